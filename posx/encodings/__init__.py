@@ -1,0 +1,1 @@
+"""The catalogue of positional encodings. File name = catalogue name = config name = test name."""

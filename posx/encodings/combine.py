@@ -1,0 +1,101 @@
+"""Several encodings in one model: each acts in its own places, in the order given."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, ClassVar
+
+import jax
+
+from posx.encodings.base import Arrays, Dims, Encoding, Form
+
+_FORMS: tuple[Form, ...] = ("none", "distance", "elementwise", "rows")
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain(Encoding):
+  """Applies `parts` one after the other in each of the four places, e.g. learned positions and ALiBi.
+
+  Parameters and constants are dictionaries keyed by the place in the chain, '0', '1', ...
+  """
+
+  parts: tuple[Encoding, ...] = ()
+
+  by_head: ClassVar = ()
+
+  def _each(self, p: Arrays):
+    return [(part, p.get(str(n), {})) for n, part in enumerate(self.parts)]
+
+  @property
+  def content_free(self) -> bool:  # type: ignore[override]
+    return all(part.content_free for part in self.parts)
+
+  @property
+  def elementwise(self) -> bool:  # type: ignore[override]
+    return all(part.elementwise for part in self.parts)
+
+  @property
+  def relative(self) -> bool:  # type: ignore[override]
+    return all(part.relative for part in self.parts)
+
+  @property
+  def norm_preserving(self) -> bool:  # type: ignore[override]
+    return all(part.norm_preserving for part in self.parts)
+
+  def init(self, key: jax.Array, dims: Dims) -> dict[str, Any]:
+    keys = jax.random.split(key, max(len(self.parts), 1))
+    made = {str(n): part.init(keys[n], dims) for n, part in enumerate(self.parts)}
+    return {n: params for n, params in made.items() if params}
+
+  def constants(self, dims: Dims, length: int) -> dict[str, Any]:
+    made = {str(n): part.constants(dims, length) for n, part in enumerate(self.parts)}
+    return {n: numbers for n, numbers in made.items() if numbers}
+
+  def prepare(self, params: Arrays, constants: Arrays) -> dict[str, Any]:
+    return {str(n): part.prepare(params.get(str(n), {}), constants.get(str(n), {})) for n, part in enumerate(self.parts)}
+
+  def heads(self, p: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
+    split = {str(n): part.heads(mine) for n, (part, mine) in enumerate(self._each(p))}
+    return {n: pair[0] for n, pair in split.items()}, {n: pair[1] for n, pair in split.items()}
+
+  def on_input(self, p, x, positions):
+    return functools.reduce(lambda x, each: each[0].on_input(each[1], x, positions), self._each(p), x)
+
+  def on_query_key(self, p, q, k, q_pos, k_pos):
+    for part, mine in self._each(p):
+      q, k = part.on_query_key(mine, q, k, q_pos, k_pos)
+    return q, k
+
+  def bias(self, p, distance):
+    return sum(part.bias(mine, distance) for part, mine in self._each(p) if part.uses("bias"))
+
+  def on_scores(self, p, scores, q, k, q_pos, k_pos):
+    for part, mine in self._each(p):
+      scores = part.on_scores(mine, scores, q, k, q_pos, k_pos)
+    return scores
+
+  def on_values(self, p, weights, q_pos, k_pos):
+    return sum(part.on_values(mine, weights, q_pos, k_pos) for part, mine in self._each(p) if part.uses("on_values"))
+
+  def uses(self, hook: str) -> bool:
+    return any(part.uses(hook) for part in self.parts)
+
+  @property
+  def form(self) -> Form:
+    return max((part.form for part in self.parts), key=_FORMS.index, default="none")
+
+  @property
+  def length_dependent(self) -> bool:
+    return any(part.length_dependent for part in self.parts)
+
+  def check(self, dims: Dims, length: int) -> None:
+    for part in self.parts:
+      part.check(dims, length)
+
+  def split(self) -> tuple[Encoding, Encoding]:
+    pairs = [part.split() for part in self.parts]
+    return Chain(tuple(a for a, _ in pairs)), Chain(tuple(b for _, b in pairs))
+
+  def program(self) -> Encoding:
+    return Chain(tuple(part.program() for part in self.parts))

@@ -1,0 +1,33 @@
+"""Failures that a user can act on, each with the exit code of its kind."""
+
+from __future__ import annotations
+
+
+class PosxError(Exception):
+  """A failure with one clear line: what was given, what is allowed, what to do."""
+
+  exit_code = 1
+
+
+class UserError(PosxError, ValueError):
+  """Bad usage, configuration or data choice."""
+
+  exit_code = 2
+
+
+class CorruptError(PosxError):
+  """Data or a disk that cannot be trusted."""
+
+  exit_code = 3
+
+
+class BusyError(PosxError):
+  """The working directory is in use by a live process."""
+
+  exit_code = 4
+
+
+class Stopped(PosxError):
+  """Asked to stop before the end; the same command resumes."""
+
+  exit_code = 75
