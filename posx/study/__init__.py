@@ -1,0 +1,1 @@
+"""Studies: many runs from one file, one table of results, figures. Nothing here imports JAX."""

@@ -1,0 +1,248 @@
+"""Curves from rows: seeds averaged in loss, runs that differ in anything else kept apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from posx.errors import UserError
+from posx.study import names, results
+from posx.study.results import Row
+
+VARIANT = "_variant"  # what was trained, up to the seed
+_LABEL = "_label"
+_LARGEST_LOSS = 700.0  # exp of more overflows
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+  """One measurement of a curve: over all its targets, averaged over seeds.
+
+  Attributes:
+    loss: nats per token, None where there is no number (then `note` says why).
+    stderr: standard error of `loss`, over seeds if there are several, else over documents.
+    bits: bits per byte.
+    ratio: perplexity relative to the truncation control; below 1 the longer context helps.
+    tokens: number of targets.
+    seeds: number of runs averaged.
+  """
+
+  loss: float | None
+  stderr: float | None
+  bits: float | None
+  ratio: float | None
+  tokens: int
+  documents: int
+  seeds: int
+  note: str = ""
+
+  @property
+  def perplexity(self) -> float | None:
+    """exp of the average loss, never an average of perplexities."""
+    if self.loss is None:
+      return None
+    return math.exp(self.loss) if self.loss < _LARGEST_LOSS else math.inf
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+  """One curve. `points` is by length, or by (start, end) of position buckets; `label` is 'rope', 'rope + yarn' ..."""
+
+  family: str
+  extension: str
+  control: str
+  train_length: int
+  points: dict[Any, Point]
+
+  @property
+  def label(self) -> str:
+    if self.control:
+      return f"{self.family}, {self.control}"
+    return f"{self.family} + {self.extension}" if self.extension else self.family
+
+
+# Reading.
+
+
+def read(folders: Sequence[str | os.PathLike]) -> list[Row]:
+  """Rows of many study or run folders, merged; each row knows what was trained (`_variant`) and under which label.
+
+  Runs of the same name but with other settings in two folders are different runs and get their folder's name in front.
+
+  Raises:
+    UserError: if a folder does not exist or has no rows.
+  """
+  settings: dict[str, dict[str, Any] | None] = {}
+  rows: list[Row] = []
+  for folder in folders:
+    rows += _read_folder(Path(folder), settings)
+  rows = results.merge(rows)
+  labels = _labels(rows, settings)
+  return [{**row, VARIANT: labels[row["run"]][0], _LABEL: labels[row["run"]][1]} for row in rows]
+
+
+def _read_folder(folder: Path, settings: dict[str, dict[str, Any] | None]) -> list[Row]:
+  if not folder.exists():
+    raise UserError(f"no such folder: {folder}; give the --workdir of a sweep or of a run")
+  rows = results.merge(row for path in results.files(folder) for row in results.read_file(path))
+  if not rows:
+    raise UserError(f"no results in {folder}: a sweep or run folder has {results.FILE} once an evaluation is done")
+  for row in rows:
+    results.validate(row)
+  renamed = {}
+  for run in results.values(rows, "run"):
+    mine = _settings(folder, run)
+    renamed[run] = run if run not in settings or (mine is not None and settings[run] == mine) else f"{folder.name}/{run}"
+    settings[renamed[run]] = mine
+  return [{**row, "run": renamed[row["run"]]} for row in rows]
+
+
+def _settings(folder: Path, run: str) -> dict[str, Any] | None:
+  """What was trained, from the run's resolved config; None if it is not beside the results."""
+  folder = folder.parent if folder.is_file() else folder
+  for path in (folder / "runs" / run / "config.json", folder / "config.json"):
+    if path.is_file():
+      return names.without(names.flatten(json.loads(path.read_text())), "eval")
+  return None
+
+
+def _labels(rows: Sequence[Row], settings: dict[str, dict[str, Any] | None]) -> dict[str, tuple[str, str]]:
+  """run -> (variant, label): the encoding if all its runs differ by seed only, else what differs."""
+  seeds = {row["run"]: row["seed"] for row in rows}
+  encodings = {row["run"]: row["encoding"] for row in rows}
+  variants: dict[str, str] = {}
+  members: dict[tuple[str, Any], str] = {}
+  for run in seeds:
+    mine = settings.get(run)
+    variant = run if mine is None else names.digest(names.without(mine, "seed"))
+    # Two runs of one seed are no replicas, whatever the reason.
+    variants[run] = variant if members.setdefault((variant, seeds[run]), run) == run else f"{variant} {run}"
+  of_encoding = defaultdict(list)
+  for run, variant in variants.items():
+    of_encoding[encodings[run]].append(variant)
+  spelled = _spelled(variants, settings)
+  return {r: (v, encodings[r] if len(set(of_encoding[encodings[r]])) == 1 else spelled.get(v, r)) for r, v in variants.items()}
+
+
+def _spelled(variants: dict[str, str], settings: dict[str, dict[str, Any] | None]) -> dict[str, str]:
+  """variant -> name from the settings in which it differs, for variants whose settings are known."""
+  flats = {v: names.without(mine, "seed") for run, v in variants.items() if (mine := settings.get(run)) is not None and " " not in v}
+  return dict(zip(flats, names.names(list(flats.values())), strict=True))
+
+
+# Which rows.
+
+
+def choose(rows: Sequence[Row], protocol: str = "") -> tuple[str, list[Row]]:
+  """The rows of one protocol, 'sliding' or with its number 'sliding:256', 'last_k:64'; '' is the first there is.
+
+  Raises:
+    UserError: if there are none, or several of different stride or k; lists what there is.
+  """
+  rows = [row for row in rows if row["protocol"] != "bucket"]
+  present = {name: results.values(results.select(rows, protocol=name), _number(name)) for name in results.PROTOCOLS[:3]}
+  spelled = [s for name in present for s in _spellings(name, present[name])]
+  if not spelled:
+    raise UserError("there are no rows of a protocol over whole windows, only position buckets")
+  name, colon, number = (protocol or spelled[0]).partition(":")
+  if not present.get(name) or (colon and (name == "nonoverlapping" or f"{name}:{number}" not in spelled)):
+    raise UserError(f"no rows of protocol {protocol!r}; present: {', '.join(spelled)}")
+  rows = results.select(rows, protocol=name)
+  if colon:
+    return f"{name}:{number}", [row for row in rows if str(row.get(_number(name))) == number]
+  if len(spellings := _spellings(name, present[name])) > 1:
+    if not protocol:
+      return choose(rows, spellings[0])
+    raise UserError(f"protocol {name} was run with several numbers; choose one of {', '.join(spellings)}")
+  return spellings[0], rows
+
+
+def _number(protocol: str) -> str:
+  return "k" if protocol == "last_k" else "stride"
+
+
+def _spellings(name: str, numbers: Sequence[Any]) -> list[str]:
+  if name == "nonoverlapping":
+    return [name] if numbers else []
+  return [f"{name}:{number}" for number in numbers]
+
+
+# Curves.
+
+
+def curves(rows: Iterable[Row]) -> list[Series]:
+  """The curves of rows of one protocol over one text: each encoding, then its extensions, then its controls.
+
+  An extension whose factor follows the length is one curve; each fixed factor is another, 'yarn:8'.
+  """
+  groups: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
+  rows = list(rows)
+  for variant in results.values(rows, VARIANT):
+    mine = results.select(rows, **{VARIANT: variant})
+    for control in results.CONTROLS:
+      for extension in results.values(mine, "extension"):
+        for label, part in _by_factor(results.select(mine, extension=extension, control=control)).items():
+          groups[mine[0][_LABEL], variant, control, label] += part
+  order = {variant: place for place, variant in enumerate(results.values(rows, VARIANT))}
+  made = sorted(groups.items(), key=lambda item: (order[item[0][1]], results.CONTROLS.index(item[0][2]), item[0][3] != ""))
+  return [_series(label, extension, control, part) for (label, _, control, extension), part in made if part]
+
+
+def _by_factor(rows: Sequence[Row]) -> dict[str, list[Row]]:
+  """label of the extension -> its rows. A factor seen at a length that it does not fit exactly is a fixed one."""
+
+  def follows(row: Row) -> bool:
+    return row.get("factor") is None or math.isclose(row["factor"], max(1.0, row["length"] / row["train_length"]), rel_tol=1e-6)
+
+  name = rows[0]["extension"] if rows else ""
+  if not name or ":" in name:
+    return {name: list(rows)}
+  fixed = list(dict.fromkeys(row["factor"] for row in rows if not follows(row)))
+  parts = {}
+  if any(follows(row) and row.get("factor") not in fixed for row in rows):
+    parts[name] = [row for row in rows if follows(row)]
+  return {**parts, **{f"{name}:{factor:g}": results.select(rows, factor=factor) for factor in fixed}}
+
+
+def _series(family: str, extension: str, control: str, rows: Sequence[Row]) -> Series:
+  at: dict[Any, list[Row]] = defaultdict(list)
+  for row in rows:
+    at[results.bucket(row) if row["protocol"] == "bucket" else row["length"]].append(row)
+  return Series(family, extension, control, rows[0]["train_length"], {where: average(at[where]) for where in sorted(at)})
+
+
+def average(rows: Sequence[Row]) -> Point:
+  """One point from the rows of several seeds: losses are averaged, perplexity follows from the average.
+
+  A seed without a loss makes the point one without a loss: the average of the others would hide it.
+  """
+  first, n = rows[0], len(rows)
+  losses = [row["loss"] for row in rows]
+  notes = list(dict.fromkeys(row.get("note") or "" for row in rows if row["loss"] is None))
+  if notes:
+    return Point(None, None, None, None, first["tokens"], first["documents"], n, "; ".join(notes))
+  mean = math.fsum(losses) / n
+  spread = math.sqrt(math.fsum((x - mean) ** 2 for x in losses) / (n - 1) / n) if n > 1 else first["stderr"]
+  ratios = [row["ratio_to_truncation"] for row in rows]
+  ratio = math.exp(math.fsum(map(math.log, ratios)) / n) if all(ratios) else None
+  bits = [row["bits_per_byte"] for row in rows]
+  return Point(mean, spread, None if None in bits else math.fsum(bits) / n, ratio, first["tokens"], first["documents"], n)
+
+
+def tag(length: int) -> str:
+  """A length as on the axes.
+
+  Example:
+    >>> [tag(n) for n in (512, 1024, 1536, 5512, 32768, 1048576)]
+    ['512', '1K', '1.5K', '5512', '32K', '1M']
+  """
+  for unit, name in ((1 << 20, "M"), (1 << 10, "K")):
+    if length >= unit and (length * 2) % unit == 0:
+      return f"{length / unit:g}{name}"
+  return str(length)
