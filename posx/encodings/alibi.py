@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Num
 
 from posx.encodings.base import Arrays, Dims, Encoding
+from posx.errors import UserError
 
 
 def slopes(num_heads: int) -> Float[Array, " h"]:
@@ -25,7 +26,7 @@ def slopes(num_heads: int) -> Float[Array, " h"]:
     Positive float32 slopes [h], in logits per token of distance.
 
   Raises:
-    ValueError: if `num_heads` is not positive.
+    UserError: if `num_heads` is not positive.
 
   Example:
     >>> slopes(8)[:3]
@@ -39,7 +40,7 @@ def slopes(num_heads: int) -> Float[Array, " h"]:
 
 def _slopes(num_heads: int) -> np.ndarray:
   if num_heads < 1:
-    raise ValueError(f"ALiBi needs at least one head, got num_heads={num_heads}")
+    raise UserError(f"ALiBi needs at least one head, got num_heads={num_heads}")
 
   def geometric(n: int) -> np.ndarray:
     return 2.0 ** (-8.0 * np.arange(1, n + 1) / n)

@@ -63,6 +63,7 @@ class Encoding:
     content_free: what is added to the scores does not depend on queries and keys.
     relative: scores depend on positions through i - j alone (shift-invariant).
     norm_preserving: `on_query_key` keeps the norms of queries and keys.
+    interpolable: fractional positions have a meaning, so that positions can be squeezed (false where content decides).
 
   Reference:
     Haviv et al., "Transformer Language Models without Positional Encodings Still Learn Positional Information",
@@ -74,6 +75,7 @@ class Encoding:
   content_free: ClassVar[bool] = True
   relative: ClassVar[bool] = True
   norm_preserving: ClassVar[bool] = True
+  interpolable: ClassVar[bool] = True
 
   # What the encoding owns.
 
@@ -150,8 +152,16 @@ class Encoding:
     """Whether `constants` change with the length in play (then a cache must keep raw keys)."""
     return False
 
+  @property
+  def max_context(self) -> int | None:
+    """The most tokens that are to be fed at once, the last ones; 0 for the trained length, None for no limit.
+
+    A policy for whoever feeds tokens, not a formula: set by the extension 'truncate'.
+    """
+    return None
+
   def check(self, dims: Dims, length: int) -> None:
-    """Raises ValueError, with the cure, if the encoding cannot serve positions 0 .. length - 1 of such a model."""
+    """Raises UserError (a ValueError), with the cure, if the encoding cannot serve positions 0 .. length - 1 of such a model."""
     del dims, length
 
   def split(self) -> tuple[Encoding, Encoding]:

@@ -89,6 +89,12 @@ class Chain(Encoding):
   def length_dependent(self) -> bool:
     return any(part.length_dependent for part in self.parts)
 
+  @property
+  def max_context(self) -> int | None:
+    limits = [part.max_context for part in self.parts if part.max_context is not None]
+    # 0 stands for the trained length, which only a limit given in tokens could undercut.
+    return (0 if 0 in limits else min(limits)) if limits else None
+
   def check(self, dims: Dims, length: int) -> None:
     for part in self.parts:
       part.check(dims, length)

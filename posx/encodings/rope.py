@@ -11,8 +11,10 @@ import numpy as np
 from jaxtyping import Array, Float, Num
 
 from posx.encodings.base import Arrays, Dims, Encoding
+from posx.errors import UserError, unknown
 
 Layout = Literal["half", "interleaved"]
+LAYOUTS = ("half", "interleaved")
 
 _LOW = 2048
 """Positions are written hi * 2048 + lo; the low table has that many rows."""
@@ -21,9 +23,12 @@ _LOW = 2048
 class Scaling(Protocol):
   """What RoPE asks of a context extension: other inverse frequencies and a gain (see `posx.extensions.frequencies`)."""
 
-  length_dependent: ClassVar[bool]
+  @property
+  def length_dependent(self) -> bool: ...
 
   def frequencies64(self, rotary_dim: int, base: float, length: int, train_length: int) -> tuple[np.ndarray, float]: ...
+
+  def score_gain(self, length: int, train_length: int) -> float: ...
 
 
 def inverse_frequencies(rotary_dim: int, base: float = 10000.0) -> np.ndarray:
@@ -37,7 +42,7 @@ def inverse_frequencies(rotary_dim: int, base: float = 10000.0) -> np.ndarray:
     float64 NumPy array [r // 2], so that tables built from it on the host are exact.
 
   Raises:
-    ValueError: if `rotary_dim` is odd or not positive, or `base` is not above 1.
+    UserError: if `rotary_dim` is odd or not positive, or `base` is not above 1 and finite.
 
   Example:
     >>> inverse_frequencies(4)
@@ -47,9 +52,9 @@ def inverse_frequencies(rotary_dim: int, base: float = 10000.0) -> np.ndarray:
     Su et al., "RoFormer", 2021, section 3.2.2. arXiv:2104.09864
   """
   if rotary_dim < 2 or rotary_dim % 2:
-    raise ValueError(f"RoPE rotates pairs of channels: rotary_dim must be even and at least 2, got {rotary_dim}")
-  if not base > 1:
-    raise ValueError(f"RoPE needs a base above 1, got base={base}")
+    raise UserError(f"RoPE rotates pairs of channels: rotary_dim must be even and at least 2, got {rotary_dim}")
+  if not (base > 1 and np.isfinite(base)):
+    raise UserError(f"RoPE needs a finite base above 1, got base={base}")
   return np.float64(base) ** (-np.arange(0, rotary_dim, 2, dtype=np.float64) / rotary_dim)
 
 
@@ -72,7 +77,9 @@ def angle_tables(inv_freq: np.ndarray, length: int = 1 << 20) -> dict[str, np.nd
   return {name: np.stack([np.cos(a), np.sin(a)]).astype(np.float32) for name, a in (("low", low), ("high", high))}
 
 
-def cos_sin(positions: Num[Array, "*t"], inv_freq: Float[Array, " n"], tables: Arrays | None = None) -> tuple[Float[Array, "*t n"], Float[Array, "*t n"]]:
+def cos_sin(
+  positions: Num[Array, "*t"], inv_freq: Float[Array, " n"] | np.ndarray, tables: Arrays | None = None
+) -> tuple[Float[Array, "*t n"], Float[Array, "*t n"]]:
   """Cosine and sine of position x frequency, float32.
 
   Integer positions inside `tables` (of `angle_tables`) are exact to 1e-7; fractional positions, positions outside
@@ -82,7 +89,14 @@ def cos_sin(positions: Num[Array, "*t"], inv_freq: Float[Array, " n"], tables: A
     positions: tokens; int32, or float32 for fractions.
     inv_freq: radians per token.
     tables: from `angle_tables`, for the same frequencies.
+
+  Raises:
+    UserError: for positions in half precision, which cannot count past 256 (bfloat16) or 2,048 (float16).
   """
+  if jnp.issubdtype(positions.dtype, jnp.floating) and jnp.finfo(positions.dtype).bits < 32:
+    raise UserError(f"positions must be int32 or float32, got {positions.dtype}, which cannot count that far")
+  if jnp.issubdtype(positions.dtype, jnp.integer):
+    positions = positions.astype(jnp.int32)
   angles = positions.astype(jnp.float32)[..., None] * jnp.asarray(inv_freq, jnp.float32)
   cos, sin = jnp.cos(angles), jnp.sin(angles)
   if tables is None or not jnp.issubdtype(positions.dtype, jnp.integer):
@@ -108,7 +122,7 @@ def turn(x: Float[Array, "*t c"], cos: Float[Array, "*t n"], sin: Float[Array, "
     a, b = turned[..., ::2], turned[..., 1::2]
     turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(turned.shape)
   else:
-    raise ValueError(f"unknown RoPE layout {layout!r}; known: 'half' (pairs i, i + r/2), 'interleaved' (pairs 2i, 2i + 1)")
+    raise UserError(unknown("RoPE layout", layout, LAYOUTS))
   turned = turned.astype(x.dtype)
   return jnp.concatenate([turned, rest], axis=-1) if rest.shape[-1] else turned
 
@@ -136,14 +150,14 @@ def rotate(
     The rotated array, in x's dtype.
 
   Raises:
-    ValueError: if x has fewer than 2n channels, or the layout is unknown.
+    UserError: if x has fewer than 2n channels, or the layout is unknown.
 
   Reference:
     Su et al., "RoFormer", 2021, equation 34. arXiv:2104.09864
   """
   n = inv_freq.shape[-1]
   if 2 * n > x.shape[-1]:
-    raise ValueError(f"{n} frequencies rotate {2 * n} channels, but a head has {x.shape[-1]}; give at most {x.shape[-1] // 2} frequencies")
+    raise UserError(f"{n} frequencies rotate {2 * n} channels, but a head has {x.shape[-1]}; give at most {x.shape[-1] // 2} frequencies")
   tables = None if isinstance(inv_freq, jax.Array) else angle_tables(np.asarray(inv_freq, np.float64))
   cos, sin = cos_sin(jnp.asarray(positions), jnp.asarray(inv_freq, jnp.float32), tables)
   return turn(x, (cos * gain)[..., None, :], (sin * gain)[..., None, :], layout)
@@ -172,6 +186,11 @@ class RoPE(Encoding):
 
   by_head: ClassVar = ()
 
+  def __post_init__(self):
+    inverse_frequencies(self.rotary_dim or 2, self.base)
+    if self.layout not in LAYOUTS:
+      raise UserError(unknown("RoPE layout", self.layout, LAYOUTS))
+
   def _rotary_dim(self, dims: Dims) -> int:
     return self.rotary_dim or dims.head_dim
 
@@ -179,9 +198,9 @@ class RoPE(Encoding):
     del length
     r = self._rotary_dim(dims)
     if r % 2 or r < 2:
-      raise ValueError(f"RoPE rotates pairs of channels: rotary_dim must be even and at least 2, got {r}")
+      raise UserError(f"RoPE rotates pairs of channels: rotary_dim must be even and at least 2, got {r}")
     if r > dims.head_dim:
-      raise ValueError(f"rotary_dim={r} exceeds head_dim={dims.head_dim}")
+      raise UserError(f"rotary_dim={r} exceeds head_dim={dims.head_dim}; give an even number up to that, or 0 for all channels")
 
   def frequencies(self, dims: Dims, length: int) -> tuple[np.ndarray, float]:
     """(inverse frequencies float64 [r // 2], gain) in force for `length` positions."""
@@ -193,18 +212,21 @@ class RoPE(Encoding):
   def constants(self, dims: Dims, length: int) -> dict[str, Any]:
     self.check(dims, length)
     inv_freq, gain = self.frequencies(dims, length)
-    return {"inv_freq": inv_freq.astype(np.float32), "gain": np.float32(gain), **angle_tables(inv_freq, length)}
+    score_gain = 1.0 if self.scaling is None else self.scaling.score_gain(length, dims.train_length)
+    numbers = {"inv_freq": inv_freq.astype(np.float32), "gain": np.float32(gain), "score_gain": np.float32(score_gain)}
+    return {**numbers, **angle_tables(inv_freq, length)}
 
   def on_query_key(self, p, q, k, q_pos, k_pos):
     def turned(x, positions):
       cos, sin = cos_sin(positions, p["inv_freq"], p)
       return turn(x, cos * p["gain"], sin * p["gain"], self.layout)
 
-    return turned(q, q_pos), turned(k, k_pos)
+    # The score gain reaches the channels that are not rotated too.
+    return (turned(q, q_pos) * p["score_gain"]).astype(q.dtype), turned(k, k_pos)
 
   @property
   def length_dependent(self) -> bool:
     return self.scaling is not None and self.scaling.length_dependent
 
   def program(self) -> Encoding:
-    return dataclasses.replace(self, base=10000.0, scaling=None, rotary_dim=self.rotary_dim)
+    return dataclasses.replace(self, base=10000.0, scaling=None)

@@ -1,0 +1,230 @@
+"""Extensions that act on positions, for any encoding: interpolated positions, and tables that are not to be exceeded."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posx.encodings.base import Arrays, Dims, Encoding, Form
+from posx.encodings.learned import Learned
+from posx.errors import UserError
+from posx.extensions.base import Extension, check_factor, check_length, stretch
+
+
+@dataclasses.dataclass(frozen=True)
+class Around(Encoding):
+  """An encoding that hands everything to the one inside; the base of wrappers."""
+
+  inner: Encoding = dataclasses.field(default_factory=Encoding)
+
+  @property
+  def by_head(self) -> tuple[str, ...]:  # type: ignore[override]
+    return self.inner.by_head
+
+  @property
+  def elementwise(self) -> bool:  # type: ignore[override]
+    return self.inner.elementwise
+
+  @property
+  def content_free(self) -> bool:  # type: ignore[override]
+    return self.inner.content_free
+
+  @property
+  def relative(self) -> bool:  # type: ignore[override]
+    return self.inner.relative
+
+  @property
+  def norm_preserving(self) -> bool:  # type: ignore[override]
+    return self.inner.norm_preserving
+
+  @property
+  def form(self) -> Form:
+    return self.inner.form
+
+  @property
+  def length_dependent(self) -> bool:
+    return self.inner.length_dependent
+
+  @property
+  def max_context(self) -> int | None:
+    return self.inner.max_context
+
+  def init(self, key: jax.Array, dims: Dims) -> dict[str, Any]:
+    return self.inner.init(key, dims)
+
+  def constants(self, dims: Dims, length: int) -> dict[str, Any]:
+    return self.inner.constants(dims, length)
+
+  def prepare(self, params: Arrays, constants: Arrays) -> dict[str, Any]:
+    return self.inner.prepare(params, constants)
+
+  def on_input(self, p, x, positions):
+    return self.inner.on_input(p, x, positions)
+
+  def on_query_key(self, p, q, k, q_pos, k_pos):
+    return self.inner.on_query_key(p, q, k, q_pos, k_pos)
+
+  def bias(self, p, distance):
+    return self.inner.bias(p, distance)
+
+  def on_scores(self, p, scores, q, k, q_pos, k_pos):
+    return self.inner.on_scores(p, scores, q, k, q_pos, k_pos)
+
+  def on_values(self, p, weights, q_pos, k_pos):
+    return self.inner.on_values(p, weights, q_pos, k_pos)
+
+  def uses(self, hook: str) -> bool:
+    return self.inner.uses(hook)
+
+  def check(self, dims: Dims, length: int) -> None:
+    self.inner.check(dims, length)
+
+  def split(self) -> tuple[Encoding, Encoding]:
+    return tuple(self if self.inner is half else half for half in self.inner.split())  # type: ignore[return-value]
+
+  def program(self) -> Encoding:
+    return dataclasses.replace(self, inner=self.inner.program())
+
+
+@dataclasses.dataclass(frozen=True)
+class Interpolated(Around):
+  """An encoding that sees every position divided by a factor: position interpolation.
+
+  Acts where the encoding inside acts, with the same parameters. A whole distance d becomes d / factor; tables are read
+  between their rows.
+
+  Attributes:
+    inner: the encoding as it was trained.
+    factor: new length / trained length; 0 takes the length in play over the trained length.
+    original_length: the trained length; 0 for the model's own.
+
+  Reference:
+    Chen et al., "Extending Context Window of Large Language Models via Position Interpolation", 2023. arXiv:2306.15595
+  """
+
+  factor: float = 0.0
+  original_length: int = 0
+
+  def _factor(self, dims: Dims, length: int) -> float:
+    # A table ends where its rows end, whatever the model was trained on.
+    rows = self.inner.rows if isinstance(self.inner, Learned) else 0
+    return stretch(self.factor, self.original_length or rows or dims.train_length, length)
+
+  def constants(self, dims: Dims, length: int) -> dict[str, Any]:
+    self.check(dims, length)
+    return {**self.inner.constants(dims, length), "interpolation": np.float32(self._factor(dims, length))}
+
+  def prepare(self, params: Arrays, constants: Arrays) -> dict[str, Any]:
+    return {**self.inner.prepare(params, constants), "interpolation": constants["interpolation"]}
+
+  def on_input(self, p, x, positions):
+    return self.inner.on_input(p, x, _divide(positions, p))
+
+  def on_query_key(self, p, q, k, q_pos, k_pos):
+    return self.inner.on_query_key(p, q, k, _divide(q_pos, p), _divide(k_pos, p))
+
+  def bias(self, p, distance):
+    return self.inner.bias(p, _divide(distance, p))
+
+  def on_scores(self, p, scores, q, k, q_pos, k_pos):
+    if self.inner.form == "distance":
+      # Whole positions are subtracted before the division, so the distance is exact.
+      return scores + self.bias(p, q_pos[:, None] - k_pos[None, :])
+    return self.inner.on_scores(p, scores, q, k, _divide(q_pos, p), _divide(k_pos, p))
+
+  def on_values(self, p, weights, q_pos, k_pos):
+    return self.inner.on_values(p, weights, _divide(q_pos, p), _divide(k_pos, p))
+
+  @property
+  def length_dependent(self) -> bool:
+    return self.factor == 0 or self.inner.length_dependent
+
+  def check(self, dims: Dims, length: int) -> None:
+    self.inner.check(dims, math.floor((length - 1) / self._factor(dims, length)) + 1)
+
+  def program(self) -> Encoding:
+    return Interpolated(inner=self.inner.program())
+
+
+def _divide(positions: jax.Array, p: Arrays) -> jax.Array:
+  return positions.astype(jnp.float32) / p["interpolation"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Truncated(Around):
+  """An encoding that asks to be fed no more than the last `tokens` tokens; its formulas are those inside.
+
+  Attributes:
+    tokens: the most tokens at once; 0 for the trained length.
+  """
+
+  tokens: int = 0
+
+  @property
+  def max_context(self) -> int | None:
+    return self.tokens
+
+  def program(self) -> Encoding:
+    return self.inner.program()
+
+
+@dataclasses.dataclass(frozen=True)
+class Truncate(Extension):
+  """Feeds a learned table no more than the last tokens that it has rows for.
+
+  A policy, not a formula: positions beyond the table stay an error, and `max_context` of the encoding tells whoever feeds
+  tokens how many of the last ones to keep.
+
+  Attributes:
+    original_length: tokens to keep; 0 for all that the table has rows for.
+  """
+
+  name: ClassVar = "truncate"
+  serves: ClassVar = "a learned table of positions"
+
+  original_length: int = 0
+
+  def __post_init__(self):
+    check_length(self.name, self.original_length)
+
+  def accepts(self, encoding: Encoding) -> bool:
+    return isinstance(encoding, Learned)
+
+  def extend(self, encoding: Encoding) -> Encoding:
+    rows = getattr(encoding, "rows", 0)
+    if rows and self.original_length > rows:
+      raise UserError(f"truncate keeps original_length={self.original_length} tokens, but the table has {rows} rows; give at most {rows}")
+    return Truncated(encoding, self.original_length or rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Interpolate(Extension):
+  """Squeezes positions into a learned table and reads it between its rows.
+
+  Row (p / factor), mixed linearly from its two neighbours.
+
+  Attributes:
+    factor: new length / rows; 0 takes the length in play over the rows (no change up to that length).
+    original_length: the trained length; 0 for the rows of the table.
+  """
+
+  name: ClassVar = "interpolate"
+  serves: ClassVar = "a learned table of positions"
+
+  factor: float = 0.0
+  original_length: int = 0
+
+  def __post_init__(self):
+    check_factor(self.name, self.factor)
+    check_length(self.name, self.original_length)
+
+  def accepts(self, encoding: Encoding) -> bool:
+    return isinstance(encoding, Learned)
+
+  def extend(self, encoding: Encoding) -> Encoding:
+    return Interpolated(encoding, self.factor, self.original_length)
