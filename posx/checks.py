@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from posx.config import KINDS, SECTIONS, ConfigDict, dims, encoding, kinds
+from posx.config import KINDS, ConfigDict, dims, encoding, kinds
+from posx.data import tokenizers
 from posx.errors import UserError, unknown
 from posx.fields import Kind, coerce
+from posx.sections import SECTIONS
 
 CONTROLS = ("window", "truncate")
 
@@ -70,8 +72,7 @@ def _data(config: ConfigDict) -> None:
     raise UserError(f"config.data.path is the glob of your own files, with data.name='text'; got name={d.name!r}, path={d.path!r}")
   if d.tokenizer == "bytes" and d.vocab_size:
     raise UserError(f"config.data.vocab_size={d.vocab_size} has no effect on bytes; use data.tokenizer=sentencepiece, or vocab_size=0")
-  if d.tokenizer == "sentencepiece" and d.vocab_size < 260:
-    raise UserError(f"config.data.vocab_size must be at least 260 with a sentencepiece tokenizer, got {d.vocab_size}")
+  tokenizers.check(d.tokenizer, d.vocab_size)
 
 
 def _train(config: ConfigDict) -> None:

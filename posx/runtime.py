@@ -3,14 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-
-
-def cache_dir() -> Path:
-  """The user's cache folder for posx: $POSX_CACHE, or ~/.cache/posx (under $XDG_CACHE_HOME if set)."""
-  if os.environ.get("POSX_CACHE"):
-    return Path(os.environ["POSX_CACHE"]).expanduser()
-  return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "posx"
 
 
 def setup(cpu_devices: int = 0) -> None:
@@ -23,8 +15,10 @@ def setup(cpu_devices: int = 0) -> None:
   """
   import jax
 
+  from posx.data import cache_folder
+
   if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-    jax.config.update("jax_compilation_cache_dir", str(cache_dir() / "xla"))
+    jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
   if cpu_devices:
     jax.config.update("jax_num_cpu_devices", cpu_devices)

@@ -1,0 +1,42 @@
+"""Trains one model: `python -m experiments.train --config=configs/quickstart.py:rope --workdir=DIR`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from posx import cli
+
+EPILOG = """\
+fields of the configuration are set with --config.FIELD=VALUE, e.g.
+  --config.train.steps=1000 --config.train.learning_rate=1e-3 --config.eval.lengths=512,2048
+  --config.encoding.name=alibi               replaces the section by the fields of that encoding
+  --config.extension.name=pi --config.extension.factor=4
+A wrong field or value is answered with the known ones.
+
+The same command goes on where a stopped or killed run was; SIGTERM and Ctrl-C save first.
+The folder gets config.json, status.json, metrics.jsonl, tensorboard/, checkpoints/.
+
+exit codes: 0 done, 1 failed (also: the loss became nan), 2 bad usage or configuration, 3 corrupt data or disk,
+            4 the folder is in use, 75 stopped and resumable
+"""
+
+
+def main(argv: Sequence[str]) -> int | None:
+  parser = cli.Parser(prog="python -m experiments.train", description="Trains one model.", epilog=EPILOG)
+  parser.add_argument("--config", required=True, metavar="FILE.py[:ARG]", help="the configuration, e.g. configs/quickstart.py:rope")
+  parser.add_argument("--workdir", required=True, metavar="DIR", help="the run folder; a new one, or one of this configuration to go on")
+  parser.add_argument("--init_from", default="", metavar="RUN", help="start from the last parameters of that run folder")
+  overrides, rest = cli.split_overrides(argv, "config")
+  options = parser.parse_args(rest)
+
+  from posx import config, runtime
+
+  runtime.setup()
+  resolved = config.load(options.config, overrides)
+  from posx import training
+
+  training.train(resolved, options.workdir, init_from=options.init_from)
+
+
+if __name__ == "__main__":
+  cli.run(main)

@@ -1,0 +1,223 @@
+"""The training loop: from where the run folder stands to the last step, stoppable and resumable at any point."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from posx.checkpoint import Checkpoints, flatten, restore_params, unflatten
+from posx.config import ConfigDict
+from posx.errors import PosxError, Stopped, UserError
+from posx.metrics import Writer
+from posx.rundir import RunDir
+from posx.training import optimiser, report, update
+
+VALIDATION_BATCHES = 8
+
+
+class Diverged(PosxError):
+  """The loss is no number any more."""
+
+
+def train(config: ConfigDict, workdir: str | Path, *, init_from: str = "", corpus: Any = None, validation: Any = None) -> None:
+  """Trains a configuration in its run folder; goes on from the last checkpoint if there is one.
+
+  Args:
+    config: a checked configuration.
+    workdir: the run folder; new, or of this very configuration.
+    init_from: run folder whose last parameters are the first of this run.
+    corpus: the text to train on; None loads the train split of config.data.
+    validation: the text of `eval_every`; None loads the validation split.
+
+  Raises:
+    UserError: if the folder holds something else, the text is not prepared, sizes do not fit.
+    BusyError: if a live process trains there.
+    CorruptError: if a checkpoint cannot be read or written.
+    Diverged: if the loss becomes nan or infinite.
+    Stopped: after SIGTERM or SIGINT, with a checkpoint saved; the same call goes on.
+  """
+  from posx import data, decoder
+
+  mesh = update.make_mesh()
+  update.check_batch(config, mesh)
+  corpus = data.load(config.data, "train") if corpus is None else corpus
+  if config.train.eval_every and validation is None:
+    validation = data.load(config.data, "validation")
+  model = decoder.from_config(config, corpus.vocab_size)
+  source = restore_params(init_from) if init_from else None
+
+  with RunDir(workdir) as run:
+    run.acquire(config, _origin(init_from, source))
+    with run.recording():
+      _Trainer(config, run, model, mesh, corpus, validation).run(source and source[0])
+
+
+def _origin(init_from: str, source: Any) -> dict[str, Any]:
+  import platform
+  from importlib.metadata import version
+
+  versions = {name: version(name) for name in ("posx", "jax", "flax", "optax", "numpy")}
+  start = {"init_from": str(Path(init_from).absolute()), "init_step": source[2]} if init_from else {"init_from": ""}
+  return {**start, "versions": {"python": platform.python_version(), **versions}, "devices": [d.device_kind for d in jax.local_devices()]}
+
+
+class _Trainer:
+  def __init__(self, config: ConfigDict, run: RunDir, model: Any, mesh: Any, corpus: Any, validation: Any):
+    self.config, self.folder, self.model, self.mesh, self.corpus, self.validation = config, run, model, mesh, corpus, validation
+    self.checkpoints = Checkpoints(run.checkpoints)
+    self._held_out: list[update.Batch] = []
+    self._mean_loss: Callable | None = None
+
+  def run(self, params: Any) -> None:
+    steps = self.config.train.steps
+    start = self.checkpoints.latest()
+    if start == steps:
+      if self.folder.status().get("state") != "done":
+        self.folder.update(state="done", step=steps, steps=steps)
+      print(f"run {self.folder.path} is done: {steps} steps; nothing to do")
+      return
+    self.folder.update(state="running", step=start or 0, steps=steps)
+    if start is not None:
+      state = self._restored(start)
+    else:
+      state = update.initial(self.model, self.config, self.mesh)
+      state = state if params is None else self._started_from(state, params)
+    print(report.summary(state.params, self.config, self.folder.path, start or 0), flush=True)
+    self._loop(state, start or 0)
+
+  def _restored(self, step: int) -> update.State:
+    flat, meta = self.checkpoints.restore(step, "params", "optimizer")
+    was, now = meta["data"]["fingerprint"], self.corpus.fingerprint
+    if was != now:
+      raise UserError(
+        f"the text has changed since step {step} of {self.folder.path} (fingerprint {was}, now {now}); give another --workdir"
+      )
+    what, like = f"checkpoint {self.folder.checkpoints / str(step)}", update.shapes(self.model, self.config)
+    parts = {name: unflatten(getattr(like, name), flat[name], what) for name in ("params", "optimizer")}
+    return update.replicate(update.State(**parts), self.mesh)
+
+  def _started_from(self, state: update.State, params: Any) -> update.State:
+    params = unflatten(state.params, flatten(params), "the run of --init_from")
+    state = state._replace(params=update.replicate(params, self.mesh))
+    # With step 0 on the disk a resume need not find the other run again.
+    self._save(0, state)
+    return state
+
+  def _save(self, step: int, state: update.State) -> None:
+    data = {"fingerprint": self.corpus.fingerprint, "seed": self.config.seed, "step": step}
+    self.checkpoints.save(step, state.params, state.optimizer, self.config, data)
+
+  def _batch(self, corpus: Any, seed: int, step: int) -> update.Batch:
+    from posx import data
+
+    train = self.config.train
+    batch = data.batch(corpus, seed=seed, step=step, batch_size=train.batch_size, length=train.length, packing=self.config.data.packing)
+    return update.place(batch, self.mesh, train.accumulate)
+
+  def _batches(self, start: int) -> Iterator[tuple[int, update.Batch]]:
+    """Batches of the steps from `start` on; the next one is made and sent to the devices while one is in use."""
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+      ahead = thread.submit(self._batch, self.corpus, self.config.seed, start)
+      for step in range(start, self.config.train.steps):
+        batch = ahead.result()
+        if step + 1 < self.config.train.steps:
+          ahead = thread.submit(self._batch, self.corpus, self.config.seed, step + 1)
+        yield step, batch
+
+  def _loop(self, state: update.State, start: int) -> None:
+    train, began = self.config.train, time.perf_counter()
+    writer, progress = Writer(self.folder.path, start), report.Progress(self.config, start)
+    step_function, waiting = None, None
+    with contextlib.closing(writer), contextlib.closing(progress), _Signals() as signals:
+      for step, batch in self._batches(start):
+        if step_function is None:
+          step_function = self._compiled(state, batch, progress)
+        state, metrics = step_function(state, batch)
+        done, stop = step + 1, signals.received
+        # Numbers of a step are read while the next one runs, so that the devices never wait for the host.
+        if waiting is not None:
+          self._finish(*waiting, writer, progress)
+        waiting = (done, metrics, {})
+        last = done == train.steps
+        saving = last or stop or _due(done, train.checkpoint_every)
+        evaluating = train.eval_every and (last or _due(done, train.eval_every))
+        if saving or evaluating:
+          extra = {"validation_loss": self._validate(state)} if evaluating else {}
+          self._finish(done, metrics, extra, writer, progress)
+          waiting = None
+        if saving:
+          self._save(done, state)
+        if stop and not last:
+          raise Stopped(f"stopped at step {done} of {train.steps} by {stop}, checkpoint saved; run the same command again to go on")
+    self.folder.update(state="done", step=train.steps, eta_s=0.0)
+    print(f"done: {train.steps} steps in {report.duration(time.perf_counter() - began)}")
+    print(f"next: python -m experiments.evaluate --workdir={self.folder.path} --lengths={','.join(map(str, self.config.eval.lengths))}")
+
+  def _compiled(self, state: update.State, batch: update.Batch, progress: report.Progress) -> Callable:
+    began = time.perf_counter()
+    compiled = update.make_update(self.model, self.config, self.mesh).lower(state, batch).compile()
+    progress.say(f"compiled in {report.duration(time.perf_counter() - began)}")
+    return compiled
+
+  def _finish(self, step: int, metrics: dict[str, jax.Array], extra: dict[str, float], writer: Writer, progress: report.Progress) -> None:
+    """Waits for the step, checks that its numbers are numbers, shows and logs them."""
+    values = {name: float(value) for name, value in metrics.items()}
+    if wrong := [name for name, value in values.items() if not math.isfinite(value)]:
+      raise Diverged(self._diverged(step, wrong[0], values[wrong[0]]))
+    progress.advance(step, values["loss"])
+    train = self.config.train
+    if extra or step == train.steps or _due(step, train.log_every):
+      rate, speed = float(optimiser.learning_rate(step - 1, train)), progress.speed(step)
+      writer.write(step, **values, **extra, learning_rate=rate, **({"tokens_per_second": speed} if speed else {}))
+      progress.log(step, {"loss": values["loss"], **extra, "learning_rate": rate})
+      self.folder.update(step=step, loss=values["loss"], tokens_per_second=speed, eta_s=progress.remaining(step))
+
+  def _diverged(self, step: int, name: str, value: float) -> str:
+    cure = "lower train.learning_rate or train.clip_norm and give a new --workdir"
+    good = self.checkpoints.latest()
+    kept = f"the checkpoint of step {good} is kept, --init_from={self.folder.path} starts from it" if good else "no checkpoint yet"
+    return f"{name.replace('_', ' ')} became {value} at step {step}; {kept}; {cure}"
+
+  def _validate(self, state: update.State) -> float:
+    if self._mean_loss is None:
+      # The same batches every time: the seed is fixed and the steps start at 0.
+      self._held_out = [self._batch(self.validation, 0, n) for n in range(VALIDATION_BATCHES)]
+      self._mean_loss = update.mean_loss(self.model, self.mesh)
+    sums = [self._mean_loss(state.params, batch) for batch in self._held_out]
+    return sum(float(s) for s, _ in sums) / sum(float(w) for _, w in sums)
+
+
+def _due(step: int, every: int) -> bool:
+  return every > 0 and step % every == 0
+
+
+class _Signals:
+  """Notes the first SIGTERM or SIGINT instead of dying of it; a second SIGINT interrupts as ever."""
+
+  def __init__(self) -> None:
+    self.received = ""
+    self._before: dict[int, Any] = {}
+
+  def _note(self, number: int, frame: Any) -> None:
+    del frame
+    self.received = signal.Signals(number).name
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+  def __enter__(self) -> _Signals:
+    # Only the main thread may set handlers; in another one the caller is in charge.
+    if threading.current_thread() is threading.main_thread():
+      self._before = {n: signal.signal(n, self._note) for n in (signal.SIGTERM, signal.SIGINT)}
+    return self
+
+  def __exit__(self, *exc: object) -> None:
+    for number, handler in self._before.items():
+      signal.signal(number, handler)
