@@ -93,7 +93,7 @@ def _draw(curves: Sequence[Series], title: str, xlabel: str, ylabel: str, values
     panels.append(
       ("with a context extension", [d for d in drawn if d[0].extension], [d for d in plain if d[0].family in extended and not d[0].control])
     )
-  figure = Figure(figsize=(5.9 * len(panels) + 0.3, 4.6), dpi=150, facecolor="white")
+  figure = Figure(figsize=(6.2 * len(panels), 4.5), dpi=150, facecolor="white")
   FigureCanvasAgg(figure)
   axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
   limits = _limits([d[2] for d in drawn if not d[0].control], log)
@@ -110,15 +110,26 @@ def _draw(curves: Sequence[Series], title: str, xlabel: str, ylabel: str, values
     axis.set_xlabel(xlabel)
   axes[0].set_ylabel(ylabel)
   figure.suptitle(title, x=0.012, ha="left", fontsize=10.5)
-  if any(c.control for c, _, _ in drawn):
-    figure.text(0.012, 0.012, _CONTROLS, fontsize=7.5, color=_GREY)
-  figure.subplots_adjust(left=0.62 / figure.get_figwidth(), right=1 - 1.3 / figure.get_figwidth(), top=0.86, bottom=0.155, wspace=0.37)
+  remarks = [_CONTROLS] if any(c.control for c, _, _ in drawn) else []
+  remarks += [_FAINT] if extended else []
+  figure.text(0.012, 0.012, "; ".join(remarks), fontsize=7.5, color=_GREY)
+  width, margins = figure.get_figwidth(), [_margin([c for c, _, _ in main if not c.control]) for _, main, _ in panels]
+  each = (width - sum(margins) - 0.62 * len(panels)) / len(panels)
+  for i, axis in enumerate(axes):
+    left = sum(margins[:i]) + i * each + 0.62 * (i + 1)
+    axis.set_position((left / width, 0.155, each / width, 0.705))
   return figure
 
 
 _CONTROLS = (
-  "faint: controls with the same weights; dashed, only the last training length of tokens as context; dotted, attention windowed to it"
+  "faint: controls with the same weights (dashed: only the last tokens, as many as trained on; dotted: attention windowed to them)"
 )
+_FAINT = "thin: the same encoding as trained"
+
+
+def _margin(curves: Sequence[Series]) -> float:
+  """Inches that the names right of a panel need."""
+  return 0.6 + 0.066 * max((len(c.label) + 3 for c in curves), default=0)
 
 
 def _limits(curves: Sequence[Sequence[tuple[float, float, float, float]]], log: bool) -> tuple[float, float]:
@@ -126,7 +137,8 @@ def _limits(curves: Sequence[Sequence[tuple[float, float, float, float]]], log: 
   ys = [y for points in curves for _, y, _, _ in points]
   low, high = min(ys), max(ys)
   if log:
-    top = low * _TALLEST if high > 2 * _TALLEST * low else high
+    # Not to cut a curve just above the limit.
+    top = max(y for y in ys if y <= 1.5 * _TALLEST * low) if high > 2 * _TALLEST * low else high
     pad = (top / low) ** 0.06 if top > low else 1.1
     return low / pad, top * pad
   middle = sorted(max(y for _, y, _, _ in points) for points in curves)[len(curves) // 2]
@@ -163,8 +175,8 @@ def _panel(axis: Any, xs: Sequence[float], limits: tuple[float, float], log: boo
 def _train_lines(axis: Any, curves: Sequence[Series]) -> None:
   for length in sorted({c.train_length for c in curves}):
     axis.axvline(length, color=_GREY, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1, label="_train")
-    text = f" trained at {tag(length)}"
-    axis.text(length, 1.005, text, transform=axis.get_xaxis_transform(), fontsize=7.5, color=_GREY, va="bottom", ha="left")
+    text = f"trained at {tag(length)} "
+    axis.text(length * 1.03, 1.0, text, transform=axis.get_xaxis_transform(), fontsize=7.5, color=_GREY, va="top", ha="left", rotation=90)
 
 
 def _curve(axis: Any, c: Series, look: Look, points: Sequence[tuple[float, float, float, float]], faint: bool = False) -> None:
@@ -190,12 +202,11 @@ def _labels(axis: Any, drawn: Sequence[tuple[Series, Look, list]], limits: tuple
   wanted = [min((scale(points[-1][1]) - low) / (high - low), 1.0) for _, _, points in ends]
   for (c, look, points), height in zip(ends, spread(wanted, 0.052), strict=True):
     transform = axis.transAxes
-    axis.plot([1.015, 1.085], [height] * 2, transform=transform, clip_on=False, color=look.colour, linestyle=look.dashes, linewidth=1.6,
+    axis.plot([1.015, 1.08], [height] * 2, transform=transform, clip_on=False, color=look.colour, linestyle=look.dashes, linewidth=1.6,
               marker=look.marker, markevery=[1], markersize=4.5, markeredgecolor="white", markeredgewidth=0.5, label="_key")  # fmt: skip
-    text = f"{c.extension and c.family + ' + '}{c.extension}" if c.extension else c.family
     worst = max(y for _, y, _, _ in points)
-    text += f" ↑{number(worst)}" if worst > limits[1] else ""
-    axis.text(1.105, height, text, transform=transform, fontsize=8, va="center", color=look.colour)
+    text = c.label + (f" ↑{number(worst)}" if worst > limits[1] else "")
+    axis.text(1.1, height, text, transform=transform, fontsize=8, va="center", color=look.colour)
 
 
 def spread(wanted: Sequence[float], gap: float) -> list[float]:

@@ -90,7 +90,7 @@ def read(folders: Sequence[str | os.PathLike]) -> list[Row]:
 def _read_folder(folder: Path, settings: dict[str, dict[str, Any] | None]) -> list[Row]:
   if not folder.exists():
     raise UserError(f"no such folder: {folder}; give the --workdir of a sweep or of a run")
-  rows = results.merge(row for path in results.files(folder) for row in results.read_file(path))
+  rows = results.merge(row for path in results.files(folder) for row in _read_file(path))
   if not rows:
     raise UserError(f"no results in {folder}: a sweep or run folder has {results.FILE} once an evaluation is done")
   for row in rows:
@@ -101,6 +101,12 @@ def _read_folder(folder: Path, settings: dict[str, dict[str, Any] | None]) -> li
     renamed[run] = run if run not in settings or (mine is not None and settings[run] == mine) else f"{folder.name}/{run}"
     settings[renamed[run]] = mine
   return [{**row, "run": renamed[row["run"]]} for row in rows]
+
+
+def _read_file(path: Path) -> list[Row]:
+  """The rows of a file; what is in a study's run folder is named after that folder, whatever the run called itself."""
+  rows = results.read_file(path)
+  return [{**row, "run": path.parent.name} for row in rows] if path.parent.parent.name == "runs" else rows
 
 
 def _settings(folder: Path, run: str) -> dict[str, Any] | None:
@@ -145,32 +151,31 @@ def choose(rows: Sequence[Row], protocol: str = "") -> tuple[str, list[Row]]:
   Raises:
     UserError: if there are none, or several of different stride or k; lists what there is.
   """
-  rows = [row for row in rows if row["protocol"] != "bucket"]
-  present = {name: results.values(results.select(rows, protocol=name), _number(name)) for name in results.PROTOCOLS[:3]}
-  spelled = [s for name in present for s in _spellings(name, present[name])]
+  spelled = protocols(rows)
   if not spelled:
     raise UserError("there are no rows of a protocol over whole windows, only position buckets")
-  name, colon, number = (protocol or spelled[0]).partition(":")
-  if not present.get(name) or (colon and (name == "nonoverlapping" or f"{name}:{number}" not in spelled)):
+  name, colon, _ = (protocol or spelled[0]).partition(":")
+  fitting = [s for s in spelled if s == (protocol or spelled[0]) or (not colon and s.partition(":")[0] == name)]
+  if not fitting:
     raise UserError(f"no rows of protocol {protocol!r}; present: {', '.join(spelled)}")
-  rows = results.select(rows, protocol=name)
-  if colon:
-    return f"{name}:{number}", [row for row in rows if str(row.get(_number(name))) == number]
-  if len(spellings := _spellings(name, present[name])) > 1:
-    if not protocol:
-      return choose(rows, spellings[0])
-    raise UserError(f"protocol {name} was run with several numbers; choose one of {', '.join(spellings)}")
-  return spellings[0], rows
+  if len(fitting) > 1 and protocol:
+    raise UserError(f"protocol {name} is there with several numbers; choose one of {', '.join(fitting)}")
+  return fitting[0], [row for row in rows if _spelling(row) == fitting[0]]
 
 
-def _number(protocol: str) -> str:
-  return "k" if protocol == "last_k" else "stride"
+def protocols(rows: Iterable[Row]) -> list[str]:
+  """The protocols over whole windows among the rows, as `choose` takes them."""
+  found = sorted({(results.PROTOCOLS.index(row["protocol"]), _count(row), _spelling(row)) for row in rows if row["protocol"] != "bucket"})
+  return [spelling for _, _, spelling in found]
 
 
-def _spellings(name: str, numbers: Sequence[Any]) -> list[str]:
-  if name == "nonoverlapping":
-    return [name] if numbers else []
-  return [f"{name}:{number}" for number in numbers]
+def _count(row: Row) -> int:
+  """The number that belongs to the protocol; windows that do not overlap have none of their own."""
+  return {"sliding": row.get("stride"), "last_k": row.get("k")}.get(row["protocol"]) or 0
+
+
+def _spelling(row: Row) -> str:
+  return f"{row['protocol']}:{_count(row)}" if _count(row) else row["protocol"]
 
 
 # Curves.

@@ -172,6 +172,6 @@ def show(lines: Sequence[Sequence[Cell]]) -> None:
     console.print(Text.assemble(*((text, styles[style]) for text, style in line)))
 
 
-def rows_of(rows: Sequence[Row]) -> list[tuple[str, str]]:
+def texts(rows: Sequence[Row]) -> list[tuple[str, str]]:
   """The (data, split) pairs among rows, each of which gets a table of its own."""
   return list(dict.fromkeys((row["data"], row["split"]) for row in rows))

@@ -1,0 +1,100 @@
+"""Runs a study: trains and evaluates every run of a sweep file, then compares them.
+
+    python -m experiments.sweep --config=configs/sweeps/quickstart.py --workdir=DIR [--workers=N] [--only=GLOB] [--dry_run]
+                                [--config.train.steps=100 ...]
+
+Results go to DIR: runs/NAME (a run folder each), logs/NAME.txt, results.jsonl (all rows), table.txt, figures/. The same
+command continues a study that was stopped and retries what failed. Ctrl-C stops it in order.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posx import cli
+from posx.errors import UserError, unknown
+
+if TYPE_CHECKING:
+  from posx.study.launch import Job
+  from posx.study.sweep import Run
+
+LAUNCHERS = ("local",)
+
+
+def main(argv: Sequence[str]) -> int:
+  parser = cli.Parser(prog="python -m experiments.sweep", description=__doc__)
+  parser.add_argument("--config", required=True, metavar="FILE.py", help="the sweep; --config.FIELD=VALUE sets a field of all its runs")
+  parser.add_argument("--workdir", required=True, metavar="DIR", help="folder of the study; made if need be")
+  parser.add_argument("--launcher", default="local", help="where runs go: local (processes on this machine)")
+  parser.add_argument(
+    "--workers", type=int, default=None, metavar="N", help="processes at a time; by default one a GPU, or cores / threads"
+  )
+  parser.add_argument("--threads", type=int, default=1, metavar="N", help="cores of a worker where --workers is not given (1)")
+  parser.add_argument("--only", default="*", metavar="GLOB", help="only the runs whose name fits, e.g. 'rope*'")
+  parser.add_argument("--dry_run", action="store_true", help="show the runs and what is done of them; write nothing")
+  overrides, rest = cli.split_overrides(argv, "config")
+  args = parser.parse_args(rest)
+  if args.launcher not in LAUNCHERS:
+    raise UserError(unknown("launcher", args.launcher, LAUNCHERS))
+
+  from posx.study import compare, launch, sweep, watch
+
+  folder = Path(args.workdir)
+  if folder.exists() and not folder.is_dir():
+    raise UserError(f"--workdir={folder} is a file; give a folder")
+  places = launch.slots(args.workers, args.threads)
+  runs = sweep.expand(args.config, dict(o.split("=", 1) for o in overrides), sweep.read_known(folder))
+  chosen = [run for run in runs if fnmatch.fnmatchcase(run.name, args.only)]
+  if not chosen:
+    raise UserError(f"--only={args.only!r} fits none of the runs: {', '.join(run.name for run in runs)}")
+  if args.dry_run:
+    print(plan(launch.jobs(chosen, folder)))
+    return 0
+
+  with launch.owned(folder):
+    sweep.write(folder, args.config, runs)
+    prepare(chosen)
+    jobs = launch.jobs(chosen, folder)
+    launch.launch(jobs, folder, places, watch.view(len(places), folder))
+  failed = [job for job in jobs if job.state != "done"]
+  if any(job.state == "done" for job in jobs):
+    print()
+    for path in compare.report([folder], folder):
+      print(path)
+  for job in failed:
+    print(f"{job.run.name} {job.state}: {job.error} (all of it in {job.log})")
+  return 1 if failed else 0
+
+
+def plan(jobs: Sequence[Job]) -> str:
+  """The runs as a table: name, the fields that differ, state."""
+  from posx.study.names import spell
+
+  keys = list(dict.fromkeys(key for job in jobs for key in job.run.differs))
+  # What only some runs have at all (fields of their encoding) is said by the runs' names where it matters.
+  keys = [key for key in keys if all(key in job.run.differs for job in jobs)]
+  state = {
+    job.run.name: job.state if job.state == "done" or not job.status else f"{job.status['state']} at {job.status['step']}" for job in jobs
+  }
+  rows = [("run", *keys, "state")]
+  rows += [(job.run.name, *(spell(job.run.differs[key]) for key in keys), state[job.run.name]) for job in jobs]
+  widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+  lines = ["  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+  return "\n".join([*lines, f"{len(jobs)} runs"])
+
+
+def prepare(runs: Sequence[Run]) -> None:
+  """Makes the data ready once, before the workers ask for it; what would be downloaded is left to the user."""
+  from ml_collections import ConfigDict
+
+  from posx import data
+
+  for settings in {repr(run.settings["data"]): run.settings["data"] for run in runs}.values():
+    data.load(ConfigDict(settings), "train", download=settings["name"] in ("sotu", "text"))
+
+
+if __name__ == "__main__":
+  cli.run(main)

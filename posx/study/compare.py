@@ -1,0 +1,56 @@
+"""From rows to a table, figures and files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from posx.files import write_atomic
+from posx.study import figures, results, series, table
+from posx.study.results import Row
+
+_WIDTH = 140  # of the table in a file
+
+
+def report(folders: Sequence[str | os.PathLike], output: str | os.PathLike, protocol: str = "", show: bool = True) -> list[Path]:
+  """Writes table.txt and figures/ under `output`, prints the table, returns the files written.
+
+  Each text (data set and split) has a table and figures of its own.
+
+  Raises:
+    UserError: for a folder that does not exist or has no rows, or a protocol that is not there.
+  """
+  rows = series.read(folders)
+  texts, written, pages = table.texts(rows), [], []
+  for data, split in texts:
+    mine = results.select(rows, data=data, split=split)
+    name, chosen = series.choose(mine, protocol)
+    curves = series.curves(chosen)
+    if show:
+      table.show(table.render(chosen, name, curves, shutil.get_terminal_size((_WIDTH, 24)).columns))
+      others = [p for p in series.protocols(mine) if p != name]
+      print(f"other protocols: {', '.join(others)} (compare --protocol=...)\n" if others else "")
+    pages.append(table.plain(table.render(chosen, name, curves, _WIDTH)))
+    suffix = "" if len(texts) == 1 else f"-{data}-{split}".replace("/", "_")
+    written += _figures(mine, chosen, name, curves, Path(output) / "figures", suffix)
+  Path(output).mkdir(parents=True, exist_ok=True)
+  write_atomic(Path(output) / "table.txt", "\n".join(pages))
+  return [Path(output) / "table.txt", *written]
+
+
+def _figures(
+  rows: Sequence[Row], chosen: Sequence[Row], name: str, curves: Sequence[series.Series], folder: Path, suffix: str
+) -> list[Path]:
+  written: list[Path] = []
+  if any(p.loss is not None for c in curves for p in c.points.values()):
+    title = table.caption(chosen, name, curves)[0]
+    written += figures.save(figures.perplexity(curves, title), folder / f"perplexity{suffix}")
+  buckets = [row for row in results.select(rows, protocol="bucket") if row["loss"] is not None]
+  if buckets:
+    longest = max(row["length"] for row in buckets)
+    at = series.curves(results.select(buckets, length=longest))
+    title = f"loss by position in windows of {longest:,} tokens; {buckets[0]['data']} ({buckets[0]['split']})"
+    written += figures.save(figures.position(at, title), folder / f"position{suffix}")
+  return written
