@@ -72,8 +72,9 @@ class Checkpoints:
 
     self.folder = Path(folder).absolute()
     # Synchronous: on the host it costs as much as starting the asynchronous writer, and a full disk is noticed at once.
+    # What a killed writer left unfinished goes when the next writer starts; a reader touches nothing.
     options = ocp.CheckpointManagerOptions(
-      max_to_keep=_KEEP, create=writable, read_only=not writable, enable_async_checkpointing=False, step_prefix=None
+      max_to_keep=_KEEP, create=writable, cleanup_tmp_directories=writable, enable_async_checkpointing=False
     )
     self._manager = ocp.CheckpointManager(self.folder, options=options)
     self._args = ocp.args

@@ -20,8 +20,8 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
   except PosxError as error:
     if debug:
       raise
-    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
     code = error.exit_code
+    print(f"{'' if code == 75 else 'error: '}{' '.join(str(error).split())}", file=sys.stderr)
   except KeyboardInterrupt:
     if debug:
       raise

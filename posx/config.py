@@ -49,17 +49,17 @@ def _section(cls: type, **first: Any) -> ConfigDict:
   made = ConfigDict(first)
   for name, (kind, value) in fields(cls).items():
     made[name] = config_dict.placeholder(kind.base) if value is None else kind.base(value)
-  return made
+  return made.lock()
 
 
 def section(kind: Literal["encoding", "extension"], name: str) -> ConfigDict:
-  """The section of an encoding or extension with its defaults: {name, fields...}; extension '' is none.
+  """The section of an encoding or extension with its defaults, locked: {name, fields...}; extension '' is none.
 
   Raises:
     UserError: if the name is unknown; lists the known ones.
   """
   if kind == "extension" and not name:
-    return ConfigDict({"name": ""})
+    return ConfigDict({"name": ""}).lock()
   return _section(_class(kind, name), name=name)
 
 
@@ -143,7 +143,7 @@ def load(file_arg: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()
   config = read(file_arg)
   check_fields(config)
   check(override(config, overrides))
-  return config.lock()
+  return config
 
 
 def check(config: ConfigDict) -> None:

@@ -53,21 +53,27 @@ def train(config: ConfigDict, workdir: str | Path, *, init_from: str = "", corpu
   if config.train.eval_every and validation is None:
     validation = data.load(config.data, "validation")
   model = decoder.from_config(config, corpus.vocab_size)
-  source = restore_params(init_from) if init_from else None
+  params, source = _source(init_from, model, config) if init_from else (None, {"init_from": ""})
 
   with RunDir(workdir) as run:
-    run.acquire(config, _origin(init_from, source))
+    run.acquire(config, {**source, **_surroundings()})
     with run.recording():
-      _Trainer(config, run, model, mesh, corpus, validation).run(source and source[0])
+      _Trainer(config, run, model, mesh, corpus, validation).run(params)
 
 
-def _origin(init_from: str, source: Any) -> dict[str, Any]:
+def _source(init_from: str, model: Any, config: ConfigDict) -> tuple[Any, dict[str, Any]]:
+  """(the parameters of another run, where they are from)."""
+  params, _, step = restore_params(init_from)
+  fitting = unflatten(update.shapes(model, config).params, flatten(params), f"--init_from={init_from}")
+  return fitting, {"init_from": str(Path(init_from).absolute()), "init_step": step}
+
+
+def _surroundings() -> dict[str, Any]:
   import platform
   from importlib.metadata import version
 
   versions = {name: version(name) for name in ("posx", "jax", "flax", "optax", "numpy")}
-  start = {"init_from": str(Path(init_from).absolute()), "init_step": source[2]} if init_from else {"init_from": ""}
-  return {**start, "versions": {"python": platform.python_version(), **versions}, "devices": [d.device_kind for d in jax.local_devices()]}
+  return {"versions": {"python": platform.python_version(), **versions}, "devices": [d.device_kind for d in jax.local_devices()]}
 
 
 class _Trainer:
@@ -90,7 +96,10 @@ class _Trainer:
       state = self._restored(start)
     else:
       state = update.initial(self.model, self.config, self.mesh)
-      state = state if params is None else self._started_from(state, params)
+      if params is not None:
+        state = state._replace(params=update.replicate(params, self.mesh))
+        # With step 0 on the disk a resume need not find the other run again.
+        self._save(0, state)
     print(report.summary(state.params, self.config, self.folder.path, start or 0), flush=True)
     self._loop(state, start or 0)
 
@@ -105,16 +114,10 @@ class _Trainer:
     parts = {name: unflatten(getattr(like, name), flat[name], what) for name in ("params", "optimizer")}
     return update.replicate(update.State(**parts), self.mesh)
 
-  def _started_from(self, state: update.State, params: Any) -> update.State:
-    params = unflatten(state.params, flatten(params), "the run of --init_from")
-    state = state._replace(params=update.replicate(params, self.mesh))
-    # With step 0 on the disk a resume need not find the other run again.
-    self._save(0, state)
-    return state
-
   def _save(self, step: int, state: update.State) -> None:
     data = {"fingerprint": self.corpus.fingerprint, "seed": self.config.seed, "step": step}
     self.checkpoints.save(step, state.params, state.optimizer, self.config, data)
+    self.folder.update(step=step)
 
   def _batch(self, corpus: Any, seed: int, step: int) -> update.Batch:
     from posx import data
