@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from posx import cli
 from posx.errors import UserError
@@ -35,14 +36,14 @@ def main(argv: Sequence[str]) -> int | None:
   overrides, rest = cli.split_overrides(argv, "config")
   options = parser.parse_args(rest)
 
-  from posx import config, data
+  from posx import config, data, sections
 
   given = {
     field: value for field in ("name", "path", "field", "tokenizer", "vocab_size", "dir") if (value := getattr(options, field)) is not None
   }
   if bool(options.config) == bool(options.name) or (options.config and given) or (overrides and not options.config):
     raise UserError("give either --config=FILE.py:ARG (and --config.data.FIELD=VALUE) or --name=DATASET (and --path, --field, ...)")
-  chosen = config.load(options.config, overrides).data if options.config else config.Data(**given)
+  chosen: Any = config.load(options.config, overrides).data if options.config else sections.Data(**given)
 
   start = time.perf_counter()
   folder = data.prepare(chosen, download=options.download)
