@@ -148,12 +148,11 @@ def _own(name: str, cache: Path, config: dict[str, Any]) -> Triples:
 
   tfds.disable_progress_bar()
   more = {"config": builders.TextConfig(**config)} if config else {}
-  builder = getattr(builders, name)(data_dir=cache / "tfds", file_format="array_record", **more)
-  for left in builder.data_path.parent.glob("incomplete.*"):  # under the lock of this text nobody else writes here
-    shutil.rmtree(left, ignore_errors=True)
-  settings = tfds.download.DownloadConfig(try_download_gcs=False)
-  with contextlib.redirect_stdout(io.StringIO()):
-    builder.download_and_prepare(download_config=settings)
+  with _quiet():
+    builder = getattr(builders, name)(data_dir=cache / "tfds", file_format="array_record", **more)
+    for left in builder.data_path.parent.glob("incomplete.*"):  # under the lock of this text nobody else writes here
+      shutil.rmtree(left, ignore_errors=True)
+    builder.download_and_prepare(download_config=tfds.download.DownloadConfig(try_download_gcs=False))
   try:
     for split in files.SPLITS:
       for example in builder.as_data_source(split=split):
@@ -161,6 +160,20 @@ def _own(name: str, cache: Path, config: dict[str, Any]) -> Triples:
   except Exception as error:
     shutil.rmtree(builder.data_path, ignore_errors=True)
     raise CorruptError(f"{builder.data_path} was damaged and is removed ({type(error).__name__}); run the same command again") from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+  """Without the reports of tensorflow-datasets, which speak of a download there is none of."""
+  from absl import logging
+
+  verbosity = logging.get_verbosity()
+  logging.set_verbosity(logging.ERROR)
+  try:
+    with contextlib.redirect_stdout(io.StringIO()):
+      yield
+  finally:
+    logging.set_verbosity(verbosity)
 
 
 def _complete(splits: dict[str, tuple[int, Iterator[str]]]) -> Triples:
