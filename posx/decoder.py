@@ -1,0 +1,250 @@
+"""A small pre-norm decoder in Flax Linen: the model in which encodings are compared.
+
+The same weights under another encoding or extension are `dataclasses.replace(model, encoding=...)` with the same
+parameters. The only file of the project that imports Flax modules.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from posx.attention import attend
+from posx.encodings.base import Dims, Encoding
+
+_LOGITS_AT_ONCE = 1 << 23
+"""Losses are computed for so many tokens at a time that tokens x vocabulary stays below this."""
+
+
+def _normal(scale: float):
+  return nn.initializers.normal(scale)
+
+
+class Block(nn.Module):
+  """x + attention(norm(x)), then x + mlp(norm(x)), on flat tokens [b * t, d].
+
+  Tokens stay flat around every projection, so that a weight's gradient contracts one axis.
+  """
+
+  model: Decoder
+
+  @nn.compact
+  def __call__(self, x, shared, constants, positions, segments, shape):
+    m = self.model
+    params = _encoding_params(self, m.encoding.split()[1], m.dims) if shared is None else shared
+    norm = lambda name: nn.RMSNorm(dtype=m.dtype, name=name)
+    x = x + self.attention(norm("attention_norm")(x), params, constants, positions, segments, shape)
+    return x + self.mlp(norm("mlp_norm")(x))
+
+  def attention(self, x, params, constants, positions, segments, shape):
+    m, (h, g, c) = self.model, self.model.head_shape
+    qkv = self.project("qkv", x, (h + 2 * g) * c)
+    q, k, v = jnp.split(qkv.reshape(*shape, h + 2 * g, c), [h, h + g], axis=2)
+    out = attend(
+      q, k, v, q_positions=positions, k_positions=positions, q_segments=segments, k_segments=segments,
+      encoding=m.encoding.split()[1], params=params, constants=constants, dims=m.dims, window=m.window, plan=m.plan, block=m.block,
+    )  # fmt: skip
+    return self.project("out", out.reshape(x.shape[0], h * c), m.model_dim, deep=True)
+
+  def mlp(self, x):
+    m = self.model
+    if m.mlp == "gelu":
+      return self.project("down", nn.gelu(self.project("up", x, m.hidden_dim)), m.model_dim, deep=True)
+    gate, y = jnp.split(self.project("up", x, 2 * m.hidden_dim), 2, axis=-1)
+    return self.project("down", nn.silu(gate) * y, m.model_dim, deep=True)
+
+  def project(self, name: str, x, width: int, deep: bool = False):
+    """A bias-free linear map; what is added to the residual stream starts smaller in deeper models."""
+    scale = x.shape[-1] ** -0.5 * ((2 * self.model.num_layers) ** -0.5 if deep else 1.0)
+    return nn.Dense(width, use_bias=False, dtype=self.model.dtype, kernel_init=_normal(scale), name=name)(x)
+
+
+class Decoder(nn.Module):
+  """Tokens to logits, with one encoding.
+
+  Embeddings have unit variance when they enter the model (a table of standard deviation d^-1/2, times d^1/2), the scale
+  for which sinusoids were designed.
+
+  Attributes:
+    vocab_size: number of tokens.
+    num_layers: depth.
+    model_dim: width d.
+    num_heads: query heads h.
+    num_kv_heads: key and value heads g; 0 for as many as query heads.
+    head_dim: channels c of a head; 0 for d / h.
+    mlp_dim: hidden width; 0 for 8/3 d up to a multiple of 32 (gated), or 4 d.
+    mlp: 'gated' (SwiGLU) or 'gelu'.
+    tied: the output matrix is the embedding.
+    train_length: L0, tokens in a training window.
+    encoding: what tells the model about positions.
+    share_encoding: one set of encoding parameters for all layers instead of one per layer.
+    window: a query sees the last `window` tokens, itself included; None for all.
+    dtype: of the computation; parameters, scores and losses are float32.
+    plan, block: see `posx.attend`.
+  """
+
+  vocab_size: int
+  num_layers: int
+  model_dim: int
+  num_heads: int
+  num_kv_heads: int = 0
+  head_dim: int = 0
+  mlp_dim: int = 0
+  mlp: str = "gated"
+  tied: bool = True
+  train_length: int = 512
+  encoding: Encoding = Encoding()
+  share_encoding: bool = False
+  window: int | None = None
+  dtype: Any = jnp.float32
+  plan: str = "auto"
+  block: tuple[int, int] | None = None
+
+  @property
+  def dims(self) -> Dims:
+    return Dims(self.num_heads, self.head_dim or self.model_dim // self.num_heads, self.model_dim, self.train_length)
+
+  @property
+  def head_shape(self) -> tuple[int, int, int]:
+    """(query heads, key heads, channels of a head)."""
+    return self.num_heads, self.num_kv_heads or self.num_heads, self.dims.head_dim
+
+  @property
+  def hidden_dim(self) -> int:
+    if self.mlp_dim:
+      return self.mlp_dim
+    return 4 * self.model_dim if self.mlp == "gelu" else -(-8 * self.model_dim // 96) * 32
+
+  def constants(self, length: int) -> dict[str, Any]:
+    """The encoding's host arrays for `length` positions; given as an argument, encodings share one executable."""
+    first, inner = self.encoding.split()
+    return {"input": first.constants(self.dims, length), "layers": inner.constants(self.dims, length)}
+
+  @nn.compact
+  def __call__(
+    self,
+    tokens: Int[Array, "b t"],
+    targets: Int[Array, "b t"] | None = None,
+    *,
+    positions: Int[Array, "*b t"] | None = None,
+    segments: Int[Array, "b t"] | None = None,
+    constants: Any = None,
+  ) -> Float[Array, "b t v"] | Float[Array, "b t"]:
+    """Logits of the next token, or its losses if `targets` are given.
+
+    Args:
+      tokens: int32 token numbers.
+      targets: the token that follows each position.
+      positions: int32 [t] or [b t]; 0 .. t - 1 by default.
+      segments: document numbers; tokens of other documents are not seen. None for one document.
+      constants: of `self.constants(length)`; made here by default.
+
+    Returns:
+      float32 logits [b t v], or float32 losses [b t] in nats per token, made a chunk of tokens at a time.
+
+    Raises:
+      ValueError: sizes that do not fit together, or positions that the encoding cannot serve.
+    """
+    self._check()
+    b, t = tokens.shape
+    positions = np.arange(t, dtype=np.int32) if positions is None else positions
+    length = t if isinstance(positions, jax.core.Tracer) else int(np.max(positions, initial=0)) + 1
+    self.encoding.check(self.dims, length)
+    constants = jax.tree.map(jnp.asarray, self.constants(length) if constants is None else constants)
+
+    embedding = self.param("embedding", _normal(self.model_dim**-0.5), (self.vocab_size, self.model_dim), jnp.float32)
+    x = (jnp.take(embedding, tokens, axis=0, mode="clip") * self.model_dim**0.5).astype(self.dtype)
+    x = self._input(x, positions, constants["input"]).reshape(b * t, self.model_dim)
+    shared = _encoding_params(self, self.encoding.split()[1], self.dims) if self.share_encoding else None
+
+    # positions stay in this closure: as NumPy values they let the attention choose a static plan
+    def layer(block, x, _):
+      return block(x, shared, constants["layers"], positions, segments, (b, t)), None
+
+    scanned = nn.scan(layer, variable_axes={"params": 0}, split_rngs={"params": True}, length=self.num_layers)
+    x, _ = scanned(Block(_plain(self), name="layers"), x, None)
+    x = nn.RMSNorm(dtype=self.dtype, name="norm")(x)
+    out = embedding.T if self.tied else self.param("output", _normal(self.model_dim**-0.5), (self.model_dim, self.vocab_size), jnp.float32)
+    out = out.astype(self.dtype)
+    if targets is None:
+      return jnp.matmul(x, out, preferred_element_type=jnp.float32).reshape(b, t, -1)
+    return _losses(x, out, targets.reshape(-1)).reshape(b, t)
+
+  def token_losses(self, tokens, targets, **kwargs) -> Float[Array, "b t"]:
+    """Losses in nats of `targets` [b t] after `tokens` [b t]; see `__call__`."""
+    return self(tokens, targets, **kwargs)
+
+  def _input(self, x, positions, constants):
+    first = self.encoding.split()[0]
+    if not first.uses("on_input"):
+      return x
+    p = first.prepare(_encoding_params(self, first, self.dims, "input_encoding"), constants)
+    axis = 0 if np.ndim(positions) == 2 else None
+    return jax.vmap(lambda x, positions: first.on_input(p, x, positions), in_axes=(0, axis))(x, jnp.asarray(positions))
+
+  def _check(self):
+    if self.mlp not in ("gated", "gelu"):
+      raise ValueError(f"unknown mlp {self.mlp!r}; known: 'gated', 'gelu'")
+    if not self.head_dim and self.model_dim % self.num_heads:
+      raise ValueError(f"num_heads={self.num_heads} does not divide model_dim={self.model_dim}; change one of them or give head_dim")
+    h, g, _ = self.head_shape
+    if h % g:
+      raise ValueError(f"num_kv_heads={g} does not divide num_heads={h}")
+
+
+def _plain(model: Decoder) -> Decoder:
+  """The model as a plain value that a submodule may read its sizes from."""
+  return model.clone(parent=None, name=None)
+
+
+def _encoding_params(module: nn.Module, encoding: Encoding, dims: Dims, name: str = "encoding") -> dict[str, Any]:
+  """The encoding's learned arrays as one parameter of `module`; none if it learns nothing."""
+  if not jax.eval_shape(lambda: encoding.init(jax.random.key(0), dims)):
+    return {}
+  return module.param(name, lambda key: encoding.init(key, dims))
+
+
+def _losses(x, out, targets):
+  """-log softmax(x out)[target] for flat tokens, a chunk at a time so that all logits never exist at once."""
+  n = x.shape[0]
+  chunks = -(-n * out.shape[1] // _LOGITS_AT_ONCE)
+  size = -(-n // chunks)
+
+  def chunk(x, targets):
+    logits = jnp.matmul(x, out, preferred_element_type=jnp.float32)
+    picked = jnp.take_along_axis(logits, targets[:, None], axis=1, mode="clip")[:, 0]
+    return jax.nn.logsumexp(logits, axis=1) - picked
+
+  if chunks == 1:
+    return chunk(x, targets)
+  pad = chunks * size - n
+  x, targets = jnp.pad(x, ((0, pad), (0, 0))), jnp.pad(targets, (0, pad))
+  cut = (x.reshape(chunks, size, -1), targets.reshape(chunks, size))
+  return lax.map(lambda each: jax.checkpoint(chunk)(*each), cut).reshape(-1)[:n]
+
+
+def from_config(config: Any, vocab_size: int, encoding: Encoding | None = None) -> Decoder:
+  """The model that a config describes.
+
+  Args:
+    config: with `model` and `train` sections (see `posx.config`).
+    vocab_size: number of tokens.
+    encoding: in place of the config's own, for the same weights under another encoding or extension.
+  """
+  from posx import config as configs
+
+  model = {name: value for name, value in config.model.items() if name not in ("dtype", "window")}
+  return Decoder(
+    vocab_size=vocab_size,
+    encoding=configs.encoding(config) if encoding is None else encoding,
+    train_length=config.train.length,
+    window=config.model.window or None,
+    dtype=jnp.dtype(config.model.dtype),
+    **model,
+  )
