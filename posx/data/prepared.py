@@ -135,7 +135,7 @@ def _text_field(features: Any, field: str, name: str) -> str:
     return field or texts[0]
   given = f"has no text feature {field!r}" if field else f"has {len(texts)} text features"
   raise UserError(
-    f"data set {name} {given}; give data.field, one of: {', '.join(strings) or 'none of its features is text'} (all: {', '.join(features)})"
+    f"data set {name} {given}; give data.field, one of: {', '.join(sorted(strings)) or 'none of its features is text'} (all: {', '.join(sorted(features))})"
   )
 
 

@@ -15,7 +15,8 @@ from posx.errors import CorruptError, UserError
 
 def run(script, **settings):
   """Starts a Python process that has `data` and `settings`; the cache folder is inherited."""
-  head = f"import sys, types\nfrom posx import data\nfrom posx.data import corpora, files, store\nsettings = types.SimpleNamespace(**{settings!r})\n"
+  head = "import sys, types\nfrom posx import data\nfrom posx.data import corpora, files, store\n"
+  head += f"settings = types.SimpleNamespace(**{settings!r})\n"
   return subprocess.Popen([sys.executable, "-c", head + script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -41,7 +42,7 @@ def test_one_file_is_cut_by_position(settings, tmp_path):
 
 
 def test_not_prepared_says_the_command(settings, books, cache):
-  with pytest.raises(UserError, match="'sotu' is not prepared in .*; run: python -m experiments.prepare --name=sotu$"):
+  with pytest.raises(UserError, match=r"'sotu' is not prepared in .*; run: python -m experiments.prepare --name=sotu$"):
     data.load(settings("sotu"), "train")
   chosen = settings(path=books, tokenizer="sentencepiece", vocab_size=400, dir=str(cache / "else"))
   with pytest.raises(
@@ -111,7 +112,7 @@ def test_damaged_data_set_is_removed_and_made_anew(settings, books, cache):
       path.unlink()
   for path in (cache / "tfds" / "text").rglob("*.array_record*"):
     path.write_bytes(path.read_bytes()[:-40])
-  with pytest.raises(CorruptError, match="was damaged and is removed .*; run the same command again"):
+  with pytest.raises(CorruptError, match=r"was damaged and is removed .*; run the same command again"):
     data.prepare(chosen)
   data.prepare(chosen)
   assert data.load(chosen, "train").fingerprint == whole
@@ -161,14 +162,14 @@ def test_killed_preparation_leaves_a_usable_state(moment, settings, books, cache
 def test_failed_preparation_leaves_nothing(settings, tmp_path, cache):
   for name, content in (("a", b"good"), ("b", b"\xff"), ("c", b"good")):
     (tmp_path / f"{name}.txt").write_bytes(content)
-  with pytest.raises(UserError, match="b.txt is not UTF-8: byte 0xff at offset 0"):
+  with pytest.raises(UserError, match=r"b\.txt is not UTF-8: byte 0xff at offset 0"):
     data.prepare(settings(path=str(tmp_path / "*.txt")))
   assert not list(cache.rglob("tokens.bin"))
 
 
 def test_cache_folder_that_cannot_be_made(settings, tmp_path):
   (tmp_path / "file").write_text("")
-  with pytest.raises((UserError, CorruptError), match="cannot be written|cannot write"):
+  with pytest.raises((UserError, CorruptError), match=r"cannot be written|cannot write"):
     data.prepare(settings("sotu", dir=str(tmp_path / "file" / "cache")))
 
 
