@@ -26,7 +26,8 @@ class Extension:
   name: ClassVar[str] = ""
   serves: ClassVar[str] = ""
 
-  def accepts(self, encoding: Encoding) -> bool:
+  @classmethod
+  def accepts(cls, encoding: Encoding) -> bool:
     """Whether this extension has a meaning for the encoding."""
     raise NotImplementedError
 
@@ -49,7 +50,7 @@ def apply(extension: Extension, encoding: Encoding) -> Encoding:
 
   Example:
     >>> from posx.encodings.rope import RoPE
-    >>> from posx.extensions.frequencies import YaRN
+    >>> from posx.extensions.by_parts import YaRN
     >>> apply(YaRN(factor=16.0), RoPE()).scaling.factor
     16.0
   """
@@ -59,8 +60,15 @@ def apply(extension: Extension, encoding: Encoding) -> Encoding:
       raise UserError(f"{extension.name} extends {extension.serves}; none of the chain ({names}) is one")
     return dataclasses.replace(encoding, parts=tuple(apply(extension, p) if extension.accepts(p) else p for p in encoding.parts))
   if not extension.accepts(encoding):
-    raise UserError(f"{extension.name} extends {extension.serves}, got {title(encoding)}")
+    raise UserError(f"{extension.name} extends {extension.serves}, got {title(encoding)}{_others(encoding)}")
   return extension.extend(encoding)
+
+
+def _others(encoding: Encoding) -> str:
+  from posx.extensions import CATALOGUE
+
+  names = [name for name, cls in CATALOGUE.items() if cls.accepts(encoding)]
+  return f"; for that there is: {', '.join(names)}" if names else ""
 
 
 def title(encoding: Encoding) -> str:

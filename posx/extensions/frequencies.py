@@ -7,14 +7,13 @@ use outside posx; `frequencies64` is what `posx.encodings.rope.RoPE` asks.
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
 from posx.encodings.base import Encoding
 from posx.encodings.rope import inverse_frequencies
-from posx.errors import UserError, unknown
+from posx.errors import UserError
 from posx.extensions.base import Extension, check_factor, check_length, stretch
 from posx.extensions.positions import Around, Interpolated
 
@@ -33,61 +32,14 @@ def ntk_base(rotary_dim: int, base: float, factor: float) -> float:
   return float(base) * factor ** (rotary_dim / (rotary_dim - 2))
 
 
-def yarn_range(
-  rotary_dim: int, base: float, original_length: int, beta_fast: float = 32.0, beta_slow: float = 1.0, truncate: bool = True
-) -> tuple[float, float]:
-  """(low, high): the frequency indices that turn beta_fast and beta_slow times within the trained length.
-
-  index(n) = r ln(L0 / (2 pi n)) / (2 ln base); rounded outwards if `truncate`, kept within 0 .. r - 1.
-
-  Reference:
-    the authors' code of Peng et al., "YaRN", 2023. arXiv:2309.00071
-  """
-
-  def place(rotations: float) -> float:
-    return rotary_dim * math.log(original_length / (rotations * 2 * math.pi)) / (2 * math.log(base))
-
-  low, high = place(beta_fast), place(beta_slow)
-  if truncate:
-    low, high = math.floor(low), math.ceil(high)
-  return max(low, 0), min(high, rotary_dim - 1)
-
-
-def index_ramp(n: int, low: float, high: float) -> np.ndarray:
-  """0 up to index `low`, 1 from `high` on, linear between; float64 [n]."""
-  # The width the authors give an empty range.
-  high = high + 0.001 if low == high else high
-  return np.clip((np.arange(n, dtype=np.float64) - low) / (high - low), 0, 1)
-
-
-def rotation_ramp(inv_freq: np.ndarray, original_length: int, fast: float, slow: float) -> np.ndarray:
-  """1 for frequencies below `slow` turns in the trained length, 0 above `fast`, linear in the turns between.
-
-  Reference:
-    Peng et al., "YaRN", 2023, equations 17 and 18. arXiv:2309.00071
-  """
-  turns = original_length * inv_freq / (2 * np.pi)
-  if fast == slow:
-    return (turns < fast).astype(np.float64)
-  return 1 - np.clip((turns - slow) / (fast - slow), 0, 1)
-
-
-def yarn_gain(factor: float, mscale: float = 1.0) -> float:
-  """0.1 mscale ln(factor) + 1 for a factor above 1, else 1.
-
-  Reference:
-    Peng et al., "YaRN", 2023, equation 22. arXiv:2309.00071
-  """
-  return 0.1 * mscale * math.log(factor) + 1 if factor > 1 else 1.0
-
-
 @dataclasses.dataclass(frozen=True)
 class Frequencies(Extension):
   """An extension that gives RoPE other inverse frequencies."""
 
-  serves: ClassVar = "rotary encodings (RoPE, xPos)"
+  serves: ClassVar = "rotary encodings (RoPE)"
 
-  def accepts(self, encoding: Encoding) -> bool:
+  @classmethod
+  def accepts(cls, encoding: Encoding) -> bool:
     return hasattr(encoding, "scaling")
 
   def extend(self, encoding: Encoding) -> Encoding:
@@ -172,7 +124,8 @@ class PI(Scaled):
   name: ClassVar = "pi"
   serves: ClassVar = "encodings that take positions"
 
-  def accepts(self, encoding: Encoding) -> bool:
+  @classmethod
+  def accepts(cls, encoding: Encoding) -> bool:
     acts = any(encoding.uses(hook) for hook in ("on_input", "on_query_key", "bias", "on_scores", "on_values"))
     return super().accepts(encoding) or (acts and encoding.interpolable and not isinstance(encoding, Around))
 
@@ -235,90 +188,66 @@ class DynamicNTK(Frequencies):
 
 
 @dataclasses.dataclass(frozen=True)
-class NTKByParts(Scaled):
-  """NTK by parts: fast pairs keep their frequency, slow ones are divided by the factor, those between are mixed.
+class ABF(Frequencies):
+  """Adjusted base frequency: another base, fixed in advance, usually with training on.
 
-  inv_freq' = (1 - g) inv_freq / s + g inv_freq. With 'index' g falls linearly over the frequency index, from the pair
-  that turns beta_fast times within the trained length to the one that turns beta_slow times, as in all published code.
-  With 'rotations' it is linear in the number of turns, as printed; the two differ by up to 77 %.
+  base' = `base`. A larger one slows every pair but the first.
 
   Attributes:
-    factor: target length / trained length; 0 takes the length in play over the trained length (no change up to that).
-    original_length: the trained length L0 in tokens; 0 for the model's own.
-    beta_fast: turns within L0 from which a pair is kept.
-    beta_slow: turns within L0 below which a pair is interpolated.
-    truncate: round the range of indices outwards ('index' only).
-    ramp: 'index' as the code, 'rotations' as the paper.
+    base: the new theta; must differ from the encoding's own.
 
   Reference:
-    Peng et al., "YaRN", 2023, section 3.2, equations 17 to 20. arXiv:2309.00071
+    Xiong et al., "Effective Long-Context Scaling of Foundation Models", 2023, section 4.1. arXiv:2309.16039
   """
 
-  name: ClassVar = "ntk_by_parts"
+  name: ClassVar = "abf"
 
-  beta_fast: float = 32.0
-  beta_slow: float = 1.0
-  truncate: bool = True
-  ramp: Literal["index", "rotations"] = "index"
+  base: float = 500000.0
 
   def __post_init__(self):
-    super().__post_init__()
-    if not 0 < self.beta_slow < self.beta_fast:
-      raise UserError(f"{self.name} needs 0 < beta_slow < beta_fast, got beta_slow={self.beta_slow}, beta_fast={self.beta_fast}")
-    if self.ramp not in ("index", "rotations"):
-      raise UserError(unknown(f"{self.name} ramp", self.ramp, ("index", "rotations")))
+    inverse_frequencies(2, self.base)
 
-  def _by_parts(self, rotary_dim: int, base: float, original: int, factor: float) -> np.ndarray:
-    kept = inverse_frequencies(rotary_dim, base)
-    if self.ramp == "index":
-      ramp = index_ramp(len(kept), *yarn_range(rotary_dim, base, original, self.beta_fast, self.beta_slow, self.truncate))
-    else:
-      ramp = rotation_ramp(kept, original, self.beta_fast, self.beta_slow)
-    return kept / factor * ramp + kept * (1 - ramp)
+  def extend(self, encoding: Encoding) -> Encoding:
+    self._check(encoding.base)  # type: ignore[attr-defined]
+    return super().extend(encoding)
+
+  def _check(self, base: float) -> None:
+    if base == self.base:
+      raise UserError(f"abf with base={self.base} changes nothing: the encoding has that base; give another")
 
   def frequencies64(self, rotary_dim: int, base: float, length: int, train_length: int) -> tuple[np.ndarray, float]:
-    return self._by_parts(rotary_dim, base, self._original(train_length), self._factor(length, train_length)), 1.0
+    self._check(base)
+    return inverse_frequencies(rotary_dim, self.base), 1.0
 
 
 @dataclasses.dataclass(frozen=True)
-class YaRN(NTKByParts):
-  """YaRN: NTK by parts, and a gain of 0.1 ln s + 1 on cosines and sines, so that the scores get its square.
+class Proportional(Frequencies):
+  """Proportional RoPE: only the fastest share of the pairs turns, with the exponents of the full width.
 
-  With both `mscale` and `mscale_all_dim` the gain is (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1), and with
-  `mscale_all_dim` all scores, rotated or not, are multiplied by (0.1 mscale_all_dim ln s + 1)^2, as DeepSeek does.
+  inv_freq_i = base^(-2i/r) / s for i < int(partial r // 2), else 0. Not partial rotary, whose exponents and pairs come
+  from the narrower width: here channel i stays paired with i + r/2.
 
   Attributes:
-    gain: multiplier of cosines and sines; 0 computes it from the factor.
-    mscale: DeepSeek's coefficient of the rotated channels; 0 for none.
-    mscale_all_dim: DeepSeek's coefficient of all channels; 0 for none.
+    partial: share of the pairs that turn, in (0, 1].
+    factor: divides the frequencies, as in position interpolation.
 
   Reference:
-    Peng et al., "YaRN: Efficient Context Window Extension of Large Language Models", 2023. arXiv:2309.00071.
-    DeepSeek-AI, "DeepSeek-V2", 2024, section 3.1.4. arXiv:2405.04434
+    Barbero et al., "Round and Round We Go", 2024 (p-RoPE). arXiv:2410.06205. Gemma 4's 'proportional' rope type.
   """
 
-  name: ClassVar = "yarn"
+  name: ClassVar = "proportional"
 
-  gain: float = 0.0
-  mscale: float = 0.0
-  mscale_all_dim: float = 0.0
+  partial: float = 0.25
+  factor: float = 1.0
 
   def __post_init__(self):
-    super().__post_init__()
-    for field in ("gain", "mscale", "mscale_all_dim"):
-      if not (getattr(self, field) >= 0 and math.isfinite(getattr(self, field))):
-        raise UserError(f"{self.name} needs {field} >= 0 (0: computed, or none), got {getattr(self, field)}")
-
-  def _gain(self, factor: float) -> float:
-    if self.gain:
-      return self.gain
-    if self.mscale and self.mscale_all_dim:
-      return yarn_gain(factor, self.mscale) / yarn_gain(factor, self.mscale_all_dim)
-    return yarn_gain(factor)
+    check_factor(self.name, self.factor, least=0, automatic=False)
+    if not 0 < self.partial <= 1:
+      raise UserError(f"proportional needs a share of pairs 0 < partial <= 1, got {self.partial}")
+    if self.partial == 1 and self.factor == 1:
+      raise UserError("proportional with partial 1 and factor 1 changes nothing; give a smaller share, or a factor")
 
   def frequencies64(self, rotary_dim: int, base: float, length: int, train_length: int) -> tuple[np.ndarray, float]:
-    inv_freq, _ = super().frequencies64(rotary_dim, base, length, train_length)
-    return inv_freq, self._gain(self._factor(length, train_length))
-
-  def score_gain(self, length: int, train_length: int) -> float:
-    return yarn_gain(self._factor(length, train_length), self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
+    inv_freq = inverse_frequencies(rotary_dim, base) / self.factor
+    inv_freq[int(self.partial * rotary_dim // 2) :] = 0.0
+    return inv_freq, 1.0

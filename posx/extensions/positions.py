@@ -192,7 +192,8 @@ class Truncate(Extension):
   def __post_init__(self):
     check_length(self.name, self.original_length)
 
-  def accepts(self, encoding: Encoding) -> bool:
+  @classmethod
+  def accepts(cls, encoding: Encoding) -> bool:
     return isinstance(encoding, Learned)
 
   def extend(self, encoding: Encoding) -> Encoding:
@@ -223,7 +224,8 @@ class Interpolate(Extension):
     check_factor(self.name, self.factor)
     check_length(self.name, self.original_length)
 
-  def accepts(self, encoding: Encoding) -> bool:
+  @classmethod
+  def accepts(cls, encoding: Encoding) -> bool:
     return isinstance(encoding, Learned)
 
   def extend(self, encoding: Encoding) -> Encoding:

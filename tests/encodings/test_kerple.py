@@ -1,0 +1,82 @@
+"""KERPLE's kernels against float64 and the authors' own numbers; parameters that stay valid."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posx import encodings
+from posx.encodings import kerple
+from posx.encodings.base import Dims
+
+
+def test_oracle(oracle, bind):
+  for case in oracle("F_kerple"):
+    arrays, log = case.arrays, case.params["kind"] == "log"
+    # The authors' names: the outer factor r1 is p of the logarithm and a of the power.
+    outer, inner = jnp.asarray(arrays["r1"]), jnp.asarray(arrays["r2"])
+    params = {"p": outer, "a": inner} if log else {"a": outer, "p": inner}
+    made = bind(kerple.KERPLE(kernel=case.params["kind"]), Dims(3, 8, 24, 10), params)
+    bias = jnp.stack([made.encoding.bias(made.head(h), jnp.asarray(arrays["distance"])) for h in range(3)])
+    np.testing.assert_allclose(bias, arrays["bias_ref"], atol=1e-6, rtol=2e-6, err_msg=case.id)
+    past = arrays["causal"]
+    np.testing.assert_allclose(bias[:, past], arrays["bias_author"][:, past], atol=1e-6, rtol=2e-6, err_msg=case.id)
+
+
+def test_log_kernel_values():
+  np.testing.assert_allclose(kerple.log_kernel(jnp.array([0, 1, 3, 7]), 1.0, 1.0), [0, -0.69314718, -1.38629436, -2.07944154], atol=1e-6)
+  np.testing.assert_allclose(kerple.log_kernel(jnp.array([5]), 0.5, 3.0), [-3 * np.log(1 + 0.5 * 5)], rtol=1e-6)
+
+
+def test_power_kernel_values_and_alibi():
+  np.testing.assert_allclose(kerple.power_kernel(jnp.array([0, 1, 4, 9]), 2.0, 0.5), [0, -2, -4, -6], atol=1e-6)
+  np.testing.assert_allclose(kerple.power_kernel(jnp.array([0, 3, 100]), 0.25, 1.0), [0, -0.75, -25], atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", ["log", "power"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_huge_step_leaves_the_bias_negative_and_decreasing(bind, kernel, sign):
+  made = bind(encodings.make("kerple", kernel=kernel))
+  distance = jnp.arange(0, 131072, 997)
+
+  def loss(params):
+    return sum(made.encoding.bias(made.head(h, params), distance).sum() for h in range(4)) * 1e-3
+
+  stepped = jax.tree.map(lambda x, g: x - sign * 1e3 * g, made.params, jax.grad(loss)(made.params))
+  assert max(float(abs(v).max()) for v in jax.tree.leaves(stepped)) > 100
+  for h in range(4):
+    bias = np.asarray(made.encoding.bias(made.head(h, stepped), distance))
+    assert np.isfinite(bias).all() and bias[0] == 0 and (np.diff(bias) < 0).all()
+
+
+@pytest.mark.parametrize("kernel", ["log", "power"])
+def test_a_parameter_beyond_its_bound_still_learns(bind, kernel):
+  made = bind(encodings.make("kerple", kernel=kernel))
+  params = {"a": jnp.full(4, -5.0), "p": jnp.full(4, 7.0)}
+  grad = jax.grad(lambda params: made.encoding.bias(made.head(0, params), jnp.arange(9)).sum())(params)
+  assert float(abs(grad["a"][0])) > 0 and float(abs(grad["p"][0])) > 0
+
+
+def test_gradient_is_that_of_the_formula_inside_the_bounds():
+  eps = 1e-6
+  for kernel in (kerple.log_kernel, kerple.power_kernel):
+    grad = jax.grad(lambda a, p, kernel=kernel: kernel(jnp.arange(9), a, p).sum(), (0, 1))(0.5, 1.5)
+    wide = np.arange(9.0)
+    formula = (lambda a, p: (-p * np.log1p(a * wide)).sum()) if kernel is kerple.log_kernel else (lambda a, p: (-a * wide**p).sum())
+    expected = [
+      (formula(0.5 + eps, 1.5) - formula(0.5 - eps, 1.5)) / (2 * eps),
+      (formula(0.5, 1.5 + eps) - formula(0.5, 1.5 - eps)) / (2 * eps),
+    ]
+    np.testing.assert_allclose(grad, expected, rtol=1e-4)
+
+
+def test_initial_ranges_are_the_authors():
+  params = encodings.make("kerple").init(jax.random.key(0), Dims(4096, 8, 8, 8))
+  for name, top in (("a", 1), ("p", 2)):
+    values = np.asarray(params[name])
+    assert values.min() >= 0 and values.max() <= top and abs(values.mean() - top / 2) < 0.05
+
+
+def test_refusals():
+  with pytest.raises(ValueError, match="log, power"):
+    kerple.KERPLE(kernel="exp")
