@@ -134,9 +134,8 @@ def _text_field(features: Any, field: str, name: str) -> str:
   if field in strings or (not field and len(texts) == 1):
     return field or texts[0]
   given = f"has no text feature {field!r}" if field else f"has {len(texts)} text features"
-  raise UserError(
-    f"data set {name} {given}; give data.field, one of: {', '.join(sorted(strings)) or 'none of its features is text'} (all: {', '.join(sorted(features))})"
-  )
+  choices = ", ".join(sorted(strings)) or "none of its features is text"
+  raise UserError(f"data set {name} {given}; give data.field, one of: {choices} (all: {', '.join(sorted(features))})")
 
 
 def _texts(builder: Any, split: str, field: str) -> Iterator[str]:
