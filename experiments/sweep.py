@@ -40,12 +40,12 @@ def main(argv: Sequence[str]) -> int:
   if args.launcher not in LAUNCHERS:
     raise UserError(unknown("launcher", args.launcher, LAUNCHERS))
 
-  from posx.study import compare, launch, sweep, watch
+  from posx.study import compare, launch, slots, sweep, watch
 
   folder = Path(args.workdir)
   if folder.exists() and not folder.is_dir():
     raise UserError(f"--workdir={folder} is a file; give a folder")
-  places = launch.slots(args.workers, args.threads)
+  places = slots.divide(args.workers, args.threads)
   runs = sweep.expand(args.config, dict(o.split("=", 1) for o in overrides), sweep.read_known(folder))
   chosen = [run for run in runs if fnmatch.fnmatchcase(run.name, args.only)]
   if not chosen:
@@ -58,6 +58,7 @@ def main(argv: Sequence[str]) -> int:
     sweep.write(folder, args.config, runs)
     prepare(chosen)
     jobs = launch.jobs(chosen, folder)
+    print(f"{len(jobs)} runs, {len(places)} at a time, in {folder}", flush=True)
     launch.launch(jobs, folder, places, watch.view(len(places), folder))
   failed = [job for job in jobs if job.state != "done"]
   if any(job.state == "done" for job in jobs):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import importlib.util
 import os
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from posx.errors import BusyError, Stopped, UserError
 from posx.files import read_json
 from posx.study import results, worker
 from posx.study.names import spell
+from posx.study.slots import Slot
 from posx.study.sweep import Run
 
 FINAL = (2, 3, 4, 75)
@@ -28,14 +28,6 @@ FINAL = (2, 3, 4, 75)
 
 _GRACE_S = 60.0
 _POLL_S = 0.2
-
-
-@dataclasses.dataclass(frozen=True)
-class Slot:
-  """What one worker owns: cores of the CPU, and variables that give it its accelerator."""
-
-  cores: tuple[int, ...]
-  environment: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass
@@ -49,6 +41,7 @@ class Job:
   phase: str = ""
   error: str = ""
   tries: int = 0
+  said: int = 0  # bytes of the log before this try
   begun: float = 0.0
   seconds: float = 0.0
   skipped: bool = False
@@ -73,43 +66,6 @@ def child_env(slot: Slot) -> dict[str, str]:
   path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
   own = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "3", worker.PARENT: str(os.getpid())}
   return {**os.environ, **own, **dict(slot.environment)}
-
-
-# Who runs where.
-
-
-def slots(workers: int | None = None, threads: int = 1) -> list[Slot]:
-  """One slot a worker: by default one for each GPU, or as many as the cores allow with `threads` cores each.
-
-  Raises:
-    UserError: if there cannot be so many workers.
-  """
-  cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-  if threads < 1 or (workers is not None and workers < 1):
-    raise UserError(f"--workers and --threads must be at least 1, got workers={workers}, threads={threads}")
-  gpus = _gpus()
-  workers = workers or len(gpus) or max(1, len(cores) // threads)
-  if workers > len(cores):
-    raise UserError(f"--workers={workers} exceeds the {len(cores)} cores that this process may use; every worker owns at least one")
-  share = len(cores) // workers
-  visible = [(("CUDA_VISIBLE_DEVICES", gpus[i % len(gpus)]),) if gpus else () for i in range(workers)]
-  if gpus and workers > len(gpus):
-    # Several workers on one GPU: none may reserve most of its memory at the start.
-    visible = [(*v, ("XLA_PYTHON_CLIENT_PREALLOCATE", "false")) for v in visible]
-  return [Slot(tuple(cores[i * share : (i + 1) * share]), visible[i]) for i in range(workers)]
-
-
-def _gpus() -> list[str]:
-  """The GPUs that JAX would use, without importing it."""
-  plugin = any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
-  if not plugin or os.environ.get("JAX_PLATFORMS", "cuda").split(",")[0] not in ("cuda", "gpu", ""):
-    return []
-  if "CUDA_VISIBLE_DEVICES" in os.environ:
-    return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
-  return [str(i) for i, _ in enumerate(sorted(Path("/dev").glob("nvidia[0-9]*")))]
-
-
-# The loop.
 
 
 @contextlib.contextmanager
@@ -214,7 +170,8 @@ def _signals() -> Iterator[list[int]]:
 def _start(job: Job, slot: Slot, command: Command) -> None:
   job.log.parent.mkdir(parents=True, exist_ok=True)
   job.folder.mkdir(parents=True, exist_ok=True)
-  with open(job.log, "a") as log:
+  with open(job.log, "ab") as log:
+    job.said = log.tell()
     # A session of its own: Ctrl-C reaches the launcher alone, which then stops the workers in order.
     job.process = subprocess.Popen(
       list(command(job)), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=child_env(slot), start_new_session=True
@@ -222,7 +179,7 @@ def _start(job: Job, slot: Slot, command: Command) -> None:
   if hasattr(os, "sched_setaffinity"):
     with contextlib.suppress(ProcessLookupError):
       os.sched_setaffinity(job.process.pid, slot.cores)
-  job.slot, job.state, job.error, job.begun = slot, "running", "", time.monotonic()
+  job.slot, job.state, job.begun = slot, "running", time.monotonic()
   job.tries += 1
 
 
@@ -235,9 +192,9 @@ def _poll(job: Job) -> bool:
   if code is None:
     return False
   if code == 0 and worker.finished(job.folder, job.run.settings):
-    job.state, job.phase = "done", ""
+    job.state, job.phase, job.error = "done", "", ""
     return True
-  job.error = _last_line(job.log) if code >= 0 else f"killed by {signal.Signals(-code).name}"
+  job.error = _last_line(job.log, job.said) if code >= 0 else f"killed by {signal.Signals(-code).name}"
   job.error = job.error or f"exit code {code}" if code else "ended without its results"
   again = job.tries < 2 and code not in FINAL
   job.state = "queued" if again else "stopped" if code == 75 else "failed"
@@ -250,11 +207,11 @@ def _release(job: Job) -> Slot:
   return slot
 
 
-def _last_line(path: Path) -> str:
+def _last_line(path: Path, start: int) -> str:
   with open(path, "rb") as file:
-    file.seek(max(0, path.stat().st_size - 8192))
+    file.seek(max(start, path.stat().st_size - 8192))
     lines = file.read().decode(errors="replace").replace("\r", "\n").splitlines()
-  return next((line.strip() for line in reversed(lines) if line.strip()), "")
+  return next((line.strip() for line in reversed(lines) if line.strip()), "").removeprefix("error: ")
 
 
 def _stop(running: Sequence[Job], stop: list[int]) -> None:

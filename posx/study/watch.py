@@ -95,11 +95,11 @@ class Lines:
 class Table:
   """The table of runs, redrawn in place."""
 
-  def __init__(self, workers: int, folder: Any):
+  def __init__(self, workers: int, folder: Any, console: Any = None):
     from rich.live import Live
 
     self.workers, self.folder, self.began = workers, folder, time.monotonic()
-    self.live = Live(auto_refresh=False, vertical_overflow="visible")
+    self.live = Live(console=console, auto_refresh=False, vertical_overflow="visible")
     self.live.start()
     self.drawn = 0.0
 
@@ -111,16 +111,17 @@ class Table:
       self.live.stop()
 
   def _draw(self, jobs: Sequence[Job]) -> Any:
+    from rich.console import Group
     from rich.table import Table as Grid
     from rich.text import Text
 
     styles = {"done": "green", "failed": "bold red", "stopped": "yellow", "running": "", "queued": "dim"}
-    grid = Grid(caption=Text(summary(jobs, self.workers, self.folder, self.began)), box=None, pad_edge=False, caption_justify="left")
+    grid = Grid(box=None, pad_edge=False)
     for column in _COLUMNS:
       grid.add_column(column, justify="left" if column in ("run", "state", "") else "right", no_wrap=True, overflow="ellipsis")
     for job in jobs:
       grid.add_row(*map(Text, cells(job)), style=styles[job.state])
-    return grid
+    return Group(grid, Text(summary(jobs, self.workers, self.folder, self.began)))
 
 
 def view(workers: int, folder: Any) -> View:

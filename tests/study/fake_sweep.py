@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from posx import cli
-from posx.study import launch, watch, worker
+from posx.study import launch, slots, watch, worker
 from posx.study.sweep import Run
 
 
@@ -23,7 +23,7 @@ def main(argv):
 
   with launch.owned(folder):
     jobs = launch.jobs([run(name) for name in behaviours], folder)
-    launch.launch(jobs, folder, launch.slots(workers), watch.view(workers, folder), command)
+    launch.launch(jobs, folder, slots.divide(workers), watch.view(workers, folder), command)
   for job in jobs:
     print("END", job.run.name, job.state, job.tries, job.error)
   return 0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from posx.errors import UserError
-from posx.study import launch, results, worker
+from posx.study import launch, results, slots, worker
 
 SWEEP = Path(__file__).with_name("fake_sweep.py")
 CORES = len(os.sched_getaffinity(0))
@@ -60,7 +60,7 @@ def test_each_ends_in_its_own_way(tmp_path):
   assert code == 0
   assert ends == {
     "good": "done 1",
-    "bad": "failed 1 error: unknown encoding 'ropee'",
+    "bad": "failed 1 unknown encoding 'ropee'",
     "worse": "failed 2 ValueError: out of luck",
     "moody": "done 2",
     "gone": "failed 2 killed by SIGKILL",
@@ -70,6 +70,7 @@ def test_each_ends_in_its_own_way(tmp_path):
   assert sorted({row["run"] for row in rows}) == ["good", "lazy", "moody"]
   assert len(results.merge(rows)) == len(rows) == 6
   assert "2 done, 4 failed" in out and f"results in {tmp_path}" in out
+  assert re.search(r"moody +train +second try after: ValueError: out of luck", out)
   assert "out of luck" in (tmp_path / "logs" / "worse.txt").read_text()
 
 
@@ -147,22 +148,22 @@ def test_the_folder_of_a_run_is_no_study(tmp_path):
 )
 def test_impossible_workers_are_refused(workers, threads, message):
   with pytest.raises(UserError, match=message):
-    launch.slots(workers, threads)
+    slots.divide(workers, threads)
 
 
 def test_slots_share_the_cores(monkeypatch):
   monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-  monkeypatch.setattr(launch, "_gpus", list)
-  assert [s.cores for s in launch.slots(None, 4)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
-  assert [s.cores for s in launch.slots(3)] == [(0, 1), (2, 3), (4, 5)]
-  assert len(launch.slots()) == 8
+  monkeypatch.setattr(slots, "_gpus", list)
+  assert [s.cores for s in slots.divide(None, 4)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+  assert [s.cores for s in slots.divide(3)] == [(0, 1), (2, 3), (4, 5)]
+  assert len(slots.divide()) == 8
 
 
 def test_a_worker_a_gpu(monkeypatch):
   monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-  monkeypatch.setattr(launch, "_gpus", lambda: ["0", "1"])
-  assert [dict(s.environment) for s in launch.slots()] == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
-  assert dict(launch.slots(4)[3].environment) == {"CUDA_VISIBLE_DEVICES": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+  monkeypatch.setattr(slots, "_gpus", lambda: ["0", "1"])
+  assert [dict(s.environment) for s in slots.divide()] == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
+  assert dict(slots.divide(4)[3].environment) == {"CUDA_VISIBLE_DEVICES": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 def test_requests_and_their_command_lines():
