@@ -50,14 +50,15 @@ def test_documents_every_window_once_inside_one_document(numbered, length):
 def test_documents_epochs_differ_in_order_and_in_cuts(numbered):
   corpus = numbered(100, 90)
   first, second = (epoch(corpus, number=n)["tokens"][:, 0] for n in (0, 1))
-  assert not np.array_equal(first, second)
+  assert not np.array_equal(np.argsort(first), np.argsort(second))  # the cuts alone keep the ranks
   cuts = {tuple(sorted(epoch(corpus, number=n)["tokens"][:, 0])) for n in range(8)}
   assert len(cuts) > 3
 
 
 def test_seeds_differ(numbered):
   corpus = numbered(1000)
-  assert not np.array_equal(epoch(corpus, seed=0)["tokens"], epoch(corpus, seed=1)["tokens"])
+  first, second = (epoch(corpus, seed=s)["tokens"][:, 0] for s in (0, 1))
+  assert not np.array_equal(np.argsort(first), np.argsort(second))
 
 
 @pytest.mark.parametrize("packing", ["documents", "packed"])
