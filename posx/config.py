@@ -143,7 +143,7 @@ def load(file_arg: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()
   config = read(file_arg)
   check_fields(config)
   check(override(config, overrides))
-  return config
+  return config.lock()
 
 
 def check(config: ConfigDict) -> None:

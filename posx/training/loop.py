@@ -55,10 +55,10 @@ def train(config: ConfigDict, workdir: str | Path, *, init_from: str = "", corpu
   model = decoder.from_config(config, corpus.vocab_size)
   params, source = _source(init_from, model, config) if init_from else (None, {"init_from": ""})
 
-  with RunDir(workdir) as run:
+  with RunDir(workdir) as run, _Signals() as signals:
     run.acquire(config, {**source, **_surroundings()})
     with run.recording():
-      _Trainer(config, run, model, mesh, corpus, validation).run(params)
+      _Trainer(config, run, model, mesh, corpus, validation, signals).run(params)
 
 
 def _source(init_from: str, model: Any, config: ConfigDict) -> tuple[Any, dict[str, Any]]:
@@ -77,7 +77,8 @@ def _surroundings() -> dict[str, Any]:
 
 
 class _Trainer:
-  def __init__(self, config: ConfigDict, run: RunDir, model: Any, mesh: Any, corpus: Any, validation: Any):
+  def __init__(self, config: ConfigDict, run: RunDir, model: Any, mesh: Any, corpus: Any, validation: Any, signals: _Signals):
+    self.signals = signals
     self.config, self.folder, self.model, self.mesh, self.corpus, self.validation = config, run, model, mesh, corpus, validation
     self.checkpoints = Checkpoints(run.checkpoints)
     self._held_out: list[update.Batch] = []
@@ -107,9 +108,7 @@ class _Trainer:
     flat, meta = self.checkpoints.restore(step, "params", "optimizer")
     was, now = meta["data"]["fingerprint"], self.corpus.fingerprint
     if was != now:
-      raise UserError(
-        f"the text has changed since step {step} of {self.folder.path} (fingerprint {was}, now {now}); give another --workdir"
-      )
+      raise UserError(f"the text is not that of step {step} of {self.folder.path} (fingerprint {was}, now {now}); give another --workdir")
     what, like = f"checkpoint {self.folder.checkpoints / str(step)}", update.shapes(self.model, self.config)
     parts = {name: unflatten(getattr(like, name), flat[name], what) for name in ("params", "optimizer")}
     return update.replicate(update.State(**parts), self.mesh)
@@ -140,12 +139,12 @@ class _Trainer:
     train, began = self.config.train, time.perf_counter()
     writer, progress = Writer(self.folder.path, start), report.Progress(self.config, start)
     step_function, waiting = None, None
-    with contextlib.closing(writer), contextlib.closing(progress), _Signals() as signals:
+    with contextlib.closing(writer), contextlib.closing(progress):
       for step, batch in self._batches(start):
         if step_function is None:
           step_function = self._compiled(state, batch, progress)
         state, metrics = step_function(state, batch)
-        done, stop = step + 1, signals.received
+        done, stop = step + 1, self.signals.received
         # Numbers of a step are read while the next one runs, so that the devices never wait for the host.
         if waiting is not None:
           self._finish(*waiting, writer, progress)
@@ -173,7 +172,7 @@ class _Trainer:
 
   def _finish(self, step: int, metrics: dict[str, jax.Array], extra: dict[str, float], writer: Writer, progress: report.Progress) -> None:
     """Waits for the step, checks that its numbers are numbers, shows and logs them."""
-    values = {name: float(value) for name, value in metrics.items()}
+    values = {name: float(metrics[name]) for name in ("loss", "gradient_norm", "parameter_norm")}
     if wrong := [name for name, value in values.items() if not math.isfinite(value)]:
       raise Diverged(self._diverged(step, wrong[0], values[wrong[0]]))
     progress.advance(step, values["loss"])

@@ -12,7 +12,7 @@ import optax
 from posx.checkpoint import path_text
 from posx.config import ConfigDict
 
-DECAYED = ("kernel", "embedding")
+DECAYED = ("kernel", "embedding", "output")
 """Names of the parameters that decay, as in GPT-2's public re-trainings: matrices and the token embedding. Norm scales and
 biases do not, nor does anything an encoding learns: a decayed slope or bias table would be pulled towards no position."""
 

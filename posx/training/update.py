@@ -96,8 +96,8 @@ def make_update(model: Any, config: ConfigDict, mesh: jax.sharding.Mesh) -> Call
     params = optax.apply_updates(state.params, change)
     metrics = {
       "loss": loss,
-      "gradient_norm": optax.global_norm(slope),
-      "parameter_norm": optax.global_norm(params),
+      "gradient_norm": optax.tree.norm(slope),
+      "parameter_norm": optax.tree.norm(params),
     }
     return State(params, optimizer), metrics
 
