@@ -33,9 +33,8 @@ def test_oracle(oracle, bind):
     if "index" in a:
       np.testing.assert_array_equal(shaw.index(jnp.asarray(q_pos[:, None] - k_pos), clip), a["index"], err_msg=case.id)
       np.testing.assert_allclose(logits, a["logits_ref"], atol=2e-6, rtol=2e-6, err_msg=case.id)
-      np.testing.assert_allclose(
-        made.output(q, k, v, q_pos, k_pos, case.params["causal"]), a["output_ref"], atol=2e-6, rtol=2e-6, err_msg=case.id
-      )
+      output = made.output(q, k, v, q_pos, k_pos, case.params["causal"])
+      np.testing.assert_allclose(output, a["output_ref"], atol=2e-6, rtol=2e-6, err_msg=case.id)
     else:
       for name in ("probs_peer", "probs_ref"):
         np.testing.assert_allclose(jax.nn.softmax(logits), a[name], atol=2e-6, rtol=2e-6, err_msg=f"{case.id} {name}")
@@ -56,16 +55,20 @@ def test_value_hook_is_the_gathered_sum(bind):
 def test_value_hook_is_linear_in_the_weights(bind):
   made = bind(shaw.Shaw(clip=3))
   a, b = np.random.default_rng(2).random((2, 4, 6)).astype(np.float32)
-  hook = lambda w: made.encoding.on_values(made.head(1), jnp.asarray(w), jnp.arange(4), jnp.arange(6))
+
+  def hook(w):
+    return made.encoding.on_values(made.head(1), jnp.asarray(w), jnp.arange(4), jnp.arange(6))
+
   np.testing.assert_allclose(hook(2 * a + 3 * b), 2 * hook(a) + 3 * hook(b), atol=1e-5)
 
 
 def test_fractional_distances_mix_rows(bind):
   made = bind(shaw.Shaw(clip=4))
-  q = np.random.default_rng(3).normal(size=(3, 8)).astype(np.float32)
-  hook = lambda q_pos: made.encoding.on_scores(
-    made.head(0), jnp.zeros((3, 3)), jnp.asarray(q), jnp.asarray(q), jnp.asarray(q_pos), jnp.zeros(3, jnp.asarray(q_pos).dtype)
-  )
+  q = jnp.asarray(np.random.default_rng(3).normal(size=(3, 8)), jnp.float32)
+
+  def hook(q_pos):
+    return made.encoding.on_scores(made.head(0), jnp.zeros((3, 3)), q, q, jnp.asarray(q_pos), jnp.zeros(3, jnp.asarray(q_pos).dtype))
+
   between = hook(np.array([0.25, 1.5, 2.0], np.float32))
   below, above = hook(np.array([0, 1, 2])), hook(np.array([1, 2, 3]))
   share = np.array([0.25, 0.5, 0.0])[:, None]

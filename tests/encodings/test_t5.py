@@ -67,7 +67,10 @@ def test_bias_reads_the_heads_own_row(bind, dims):
 @pytest.mark.parametrize("causal", [True, False])
 def test_fractional_distances_mix_their_neighbours(bind, causal):
   made = bind(encodings.make("t5", causal=causal))
-  bias = lambda d: made.encoding.bias(made.head(0), jnp.asarray(d))
+
+  def bias(d):
+    return made.encoding.bias(made.head(0), jnp.asarray(d))
+
   whole = np.array([-3, -1, 0, 2, 40])
   np.testing.assert_allclose(bias(whole.astype(np.float32)), bias(whole))
   np.testing.assert_allclose(bias(whole + np.float32(0.25)), 0.75 * bias(whole) + 0.25 * bias(whole + 1), atol=1e-6)
