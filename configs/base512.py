@@ -27,6 +27,7 @@ def get_config(encoding: str = "kerple") -> configs.ConfigDict:
   config.model.num_heads = 12
   config.model.mlp = "gelu"
   config.model.mlp_dim = 3072
+  config.model.tied = False
   config.model.dtype = "bfloat16"
 
   config.data.tokenizer = "sentencepiece"

@@ -127,7 +127,9 @@ def test_killed_stopped_and_resumed_is_the_run_that_was_never_disturbed(home):
   stopped.send_signal(signal.SIGTERM)
   assert stopped.wait() == 75
   said = stopped.stderr.read()
-  assert said.startswith("stopped at step ") and "run the same command again to go on" in said
+  assert (
+    said.startswith("SIGTERM: stopping after this step") and "\nstopped at step " in said and "run the same command again to go on" in said
+  )
   assert RunDir(home / "disturbed").status()["state"] == "stopped"
 
   resumed = train(home, *arguments)

@@ -238,6 +238,20 @@ def test_slices_do_not_advance_the_schedule(tmp_path, whole):
   np.testing.assert_allclose(list(losses(tmp_path).values()), list(losses(whole).values()), rtol=1e-5)
 
 
+def test_pauses_do_not_count_as_training_time(monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr(report.time, "perf_counter", lambda: now[0])
+  progress = report.Progress(tiny(), 0)
+  assert progress.speed(1) is None
+  progress.advance(1, 5.0)
+  now[0] = 2.0
+  with progress.pause():
+    now[0] = 100.0
+  assert progress.speed(3) == 2 * 128 / 2.0
+  assert progress.remaining(3) == 7.0
+  assert [report.duration(s) for s in (0.0, 3.21, 42.4, 200, 7500)] == ["0.0 s", "3.2 s", "42 s", "3 min 20 s", "2 h 05 min"]
+
+
 def test_batch_that_does_not_divide(tmp_path, monkeypatch):
   monkeypatch.setattr(update, "make_mesh", lambda: type("Mesh", (), {"size": 3})())
   with pytest.raises(UserError, match=r"config.train.batch_size=8 must be divisible by 3 devices$"):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import math
+import os
+import shlex
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -73,7 +76,11 @@ def _surroundings() -> dict[str, Any]:
   from importlib.metadata import version
 
   versions = {name: version(name) for name in ("posx", "jax", "flax", "optax", "numpy")}
-  return {"versions": {"python": platform.python_version(), **versions}, "devices": [d.device_kind for d in jax.local_devices()]}
+  return {
+    "command": shlex.join(sys.argv),
+    "versions": {"python": platform.python_version(), **versions},
+    "devices": [d.device_kind for d in jax.local_devices()],
+  }
 
 
 class _Trainer:
@@ -153,11 +160,14 @@ class _Trainer:
         saving = last or stop or _due(done, train.checkpoint_every)
         evaluating = train.eval_every and (last or _due(done, train.eval_every))
         if saving or evaluating:
-          extra = {"validation_loss": self._validate(state)} if evaluating else {}
+          jax.block_until_ready(metrics)
+          with progress.pause():
+            extra = {"validation_loss": self._validate(state)} if evaluating else {}
           self._finish(done, metrics, extra, writer, progress)
           waiting = None
         if saving:
-          self._save(done, state)
+          with progress.pause():
+            self._save(done, state)
         if stop and not last:
           raise Stopped(f"stopped at step {done} of {train.steps} by {stop}, checkpoint saved; run the same command again to go on")
     self.folder.update(state="done", step=train.steps, eta_s=0.0)
@@ -212,6 +222,8 @@ class _Signals:
   def _note(self, number: int, frame: Any) -> None:
     del frame
     self.received = signal.Signals(number).name
+    # print() may not be called here: the signal may have come in the middle of another one.
+    os.write(2, f"{self.received}: stopping after this step, with a checkpoint (Ctrl-C once more: at once)\n".encode())
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
   def __enter__(self) -> _Signals:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -68,6 +70,13 @@ class Progress:
     """Seconds to the last step at that speed."""
     speed = self.speed(step)
     return speed and (self._train.steps - step) * self._train.batch_size * self._train.length / speed
+
+  @contextlib.contextmanager
+  def pause(self) -> Iterator[None]:
+    """What happens inside (a checkpoint, a validation) does not count as training time."""
+    began = time.perf_counter()
+    yield
+    self._clock += time.perf_counter() - began
 
   def advance(self, step: int, loss: float) -> None:
     """Notes that `step` is done."""
