@@ -102,10 +102,11 @@ def _eval(config: ConfigDict) -> None:
   e = config.eval
   if not e.lengths or min(e.lengths) < 1 or len(set(e.lengths)) < len(e.lengths):
     raise UserError(f"config.eval.lengths must be different positive numbers of tokens, got {e.lengths}")
-  _require(config, "eval", ("stride", "targets"), _not_negative, "0 or positive")
-  _require(config, "eval", ("last_k", "documents"), _positive, "positive")
+  _require(config, "eval", ("stride", "targets", "last_k", "documents"), _not_negative, "0 or positive")
   if e.stride > min(e.lengths):
     raise UserError(f"config.eval.stride={e.stride} exceeds the window of {min(e.lengths)} tokens: targets between windows would be lost")
+  if e.last_k > min(e.lengths):
+    raise UserError(f"config.eval.last_k={e.last_k} exceeds the shortest window of {min(e.lengths)} tokens; give at most that, or 0")
   if not e.split:
     raise UserError("config.eval.split must name a split, e.g. 'test'")
   for control in e.controls:

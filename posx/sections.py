@@ -63,8 +63,8 @@ class Eval:
   lengths: tuple[int, ...] = (512, 1024, 2048, 4096)
   stride: int = 0  # 0: windows do not overlap
   targets: int = 0  # tokens scored at every length; 0: as many as the shortest length
-  last_k: int = 256
-  documents: int = 32
+  last_k: int = 256  # the last tokens of a window; 0: that protocol is left out
+  documents: int = 32  # the longest ones; 0: all that are long enough
   split: str = "test"
   extensions: tuple[str, ...] = ()  # 'yarn' or 'yarn:8'
   controls: tuple[str, ...] = ("window", "truncate")

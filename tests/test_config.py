@@ -107,6 +107,8 @@ def test_override_sets_a_value_of_the_type_of_the_field(text, path, value):
     (["eval.lengths="], r"config.eval.lengths must be different positive numbers"),
     (["eval.lengths=512,512"], r"config.eval.lengths must be different positive numbers"),
     (["eval.stride=1024"], r"config.eval.stride=1024 exceeds the window of 512 tokens"),
+    (["eval.last_k=600"], r"config.eval.last_k=600 exceeds the shortest window of 512 tokens; give at most that, or 0"),
+    (["eval.documents=-1"], r"config.eval.documents must be 0 or positive, got -1"),
     (["eval.controls=widnow"], r"unknown config.eval.controls 'widnow'; did you mean 'window'\?"),
     (["eval.extensions=yarm:4"], r"unknown extension 'yarm'; did you mean 'yarn'\?"),
     (["eval.extensions=yarn:x"], r"the factor of extension 'yarn' expects a finite number, got 'x'"),
