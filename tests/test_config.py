@@ -273,6 +273,9 @@ def test_every_field_is_read_somewhere():
   files = [*(ROOT / "posx").rglob("*.py"), *(ROOT / "experiments").glob("*.py")]
   nodes = [node for p in files if p.name not in ("sections.py", "checks.py") for node in ast.walk(ast.parse(p.read_text()))]
   reads = {n.attr for n in nodes if isinstance(n, ast.Attribute) and not (isinstance(n.value, ast.Name) and n.value.id == "posx")}
+  keys = [n.slice for n in nodes if isinstance(n, ast.Subscript)]
+  keys += [n.args[0] for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "get" and n.args]
+  reads |= {key.value for key in keys if isinstance(key, ast.Constant)}
   every = {f"{section}.{field.name}" for section, cls in sections.SECTIONS.items() for field in dataclasses.fields(cls)}
   assert {path for path in every if path.split(".")[1] not in reads} == set()
 
