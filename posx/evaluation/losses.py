@@ -1,0 +1,57 @@
+"""The loss of every token of every window: computed once per (weights, encoding, length, documents), then stored.
+
+Constants of the encoding (frequencies, gains, tables) are arguments of the compiled function, so all extensions of a
+model that differ only there share one executable per length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posx.decoder import Decoder
+from posx.evaluation.windows import Windows
+
+_TOKENS_AT_ONCE = 16384
+"""Windows are batched up to so many tokens; longer windows run one at a time."""
+
+
+@functools.partial(jax.jit, static_argnums=(0,))
+def _run(model: Decoder, params, tokens, targets, constants):
+  return model.apply(params, tokens, targets, constants=constants, method="token_losses")
+
+
+def window_losses(model: Decoder, params: Any, tokens: np.ndarray, windows: Windows, progress: Callable[[int], None] = lambda n: None) -> np.ndarray:
+  """Losses in nats, float32 [documents, windows, length].
+
+  Args:
+    model: with the encoding, extended or not, to evaluate under.
+    params: its parameters.
+    tokens: int32 [documents, total + 1].
+    windows: where the windows lie.
+    progress: called with the number of tokens done each time some are.
+
+  Raises:
+    ValueError: if the encoding cannot serve windows of this length.
+  """
+  model.encoding.check(model.dims, windows.length)
+  constants = jax.device_put(jax.tree.map(jnp.asarray, model.constants(windows.length)))
+  program = dataclasses.replace(model, encoding=model.encoding.program())
+  places = [(d, s) for d in range(len(tokens)) for s in windows.starts]
+  rows = max(1, min(_TOKENS_AT_ONCE // windows.length, len(places)))
+  losses = np.empty((len(places), windows.length), np.float32)
+  for first in range(0, len(places), rows):
+    batch = places[first : first + rows]
+    real = len(batch)
+    batch = batch + batch[-1:] * (rows - real)  # one shape, one executable
+    cut = np.stack([tokens[d, s : s + windows.length + 1] for d, s in batch])
+    out = _run(program, params, cut[:, :-1], cut[:, 1:], constants)
+    losses[first : first + real] = np.asarray(out)[:real]
+    progress(real * windows.length)
+  return losses.reshape(len(tokens), len(windows.starts), windows.length)
