@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from posx import cli
+from posx import cli, runtime
 
 EPILOG = """\
 The same last tokens of the same documents are scored at every length. Rows go to DIR/results.jsonl (or --output), losses
@@ -34,8 +34,6 @@ def main(argv: Sequence[str]) -> int | None:
   extension, rest = cli.split_overrides(argv, "extension")
   options = parser.parse_args(rest)
 
-  from posx import runtime
-
   runtime.setup()
   from posx.evaluation import run
 
@@ -52,4 +50,5 @@ def main(argv: Sequence[str]) -> int | None:
 
 
 if __name__ == "__main__":
+  runtime.tune()
   cli.run(main)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from posx import cli
+from posx import cli, runtime
 
 EPILOG = """\
 fields of the configuration are set with --config.FIELD=VALUE, e.g.
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int | None:
   overrides, rest = cli.split_overrides(argv, "config")
   options = parser.parse_args(rest)
 
-  from posx import config, runtime
+  from posx import config
 
   runtime.setup()
   resolved = config.load(options.config, overrides)
@@ -39,4 +39,5 @@ def main(argv: Sequence[str]) -> int | None:
 
 
 if __name__ == "__main__":
+  runtime.tune()
   cli.run(main)

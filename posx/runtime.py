@@ -1,8 +1,42 @@
-"""Settings of JAX that must be made before it is used; every main calls `setup` first."""
+"""Settings of JAX and of the process that must be made before JAX is used; every main calls `setup` first."""
 
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
+
+_MARK = "POSX_TUNED"
+
+
+def cpu_environment() -> dict[str, str]:
+  """Variables that make training on a CPU faster; they count from the start of a process only.
+
+  Huge pages for what malloc hands out (a training step touches fresh memory all the time: a quarter of a step was
+  page faults), and the full width of AVX-512 where the CPU has it. What the user has set is respected.
+  """
+  wanted = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+  flags = os.environ.get("XLA_FLAGS", "")
+  if "prefer_vector_width" not in flags and _has_avx512():
+    wanted["XLA_FLAGS"] = f"{flags} --xla_cpu_prefer_vector_width=512".strip()
+  return {name: value for name, value in wanted.items() if name == "XLA_FLAGS" or name not in os.environ}
+
+
+def _has_avx512() -> bool:
+  try:
+    return "avx512f" in Path("/proc/cpuinfo").read_text()
+  except OSError:
+    return False
+
+
+def tune() -> None:
+  """Starts this command again, once, with `cpu_environment`; for mains, before anything is imported.
+
+  Does nothing where JAX is told to use another platform, or where the settings are already there.
+  """
+  if os.environ.get(_MARK) or os.environ.get("JAX_PLATFORMS", "cpu") != "cpu" or sys.platform != "linux":
+    return
+  os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **cpu_environment(), _MARK: "1"})
 
 
 def setup(cpu_devices: int = 0) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +70,9 @@ def attention(q, k, v, q_pos, k_pos, encoding: Encoding, p, *, scale, causal, wi
   if form == "rows":
     run = functools.partial(_rows_head, encoding, scale, causal, window, block[0] if block else 128)
   elif short and block is None:
-    run = functools.partial(_strips_head, encoding, scale, causal, window, offset, cpu)
+    plan = _strip_plan(t, u, offset, causal, window)
+    fixed = None if encoding.uses("bias") else _strip_table(plan, None, causal, window)
+    run = functools.partial(_strips_head, encoding, scale, causal, window, plan, fixed, cpu)
   else:
     tiles = block or (256, 256)
     tiles = min(tiles[0], _round_up(t, 8)), min(tiles[1], _round_up(u, 8))
@@ -180,31 +182,47 @@ class _OneHead(Encoding):
 # Strips: a static triangle for short sequences.
 
 
-def _strips_head(encoding, scale, causal, window, offset, cpu, p, joined):
-  """Everything visible to `rows` queries is one product; the mask and the bias are one table for all strips."""
+class _StripPlan(NamedTuple):
+  rows: int  # queries of a strip
+  ranges: tuple[tuple[int, int], ...]  # keys that each strip sees: first, last + 1
+  top: int  # i - j of the last query of the last strip and key 0
+  width: int  # columns of the table
+
+
+def _strip_plan(t: int, u: int, offset: int, causal: bool, window: int | None) -> _StripPlan:
+  rows = 128 if t >= 256 else _round_up(t, 8)
+  count = -(-t // rows)
+  ranges = []
+  for a in range(count):
+    oldest, newest = offset + a * rows, offset + min((a + 1) * rows, t) - 1
+    last = newest + 1 if causal else u if window is None else newest + window
+    last = max(0, min(u, last))
+    first = 0 if window is None else max(0, oldest - window + 1) // 8 * 8
+    ranges.append((min(first, last), last))
+  # column z of the table serves key z - (count - 1 - a) * rows of strip a
+  width = max(1, *(last + (count - 1 - a) * rows for a, (_, last) in enumerate(ranges)))
+  return _StripPlan(rows, tuple(ranges), offset + count * rows - 1, width)
+
+
+def _strip_table(plan: _StripPlan, bias, causal: bool, window: int | None):
+  """Bias and mask of every strip as one Toeplitz array [rows, width]."""
+  distance = toeplitz.distances(plan.top, plan.rows + plan.width - 1)
+  hidden = distance < 0 if causal else jnp.zeros(distance.shape, bool)
+  if window is not None:
+    hidden |= jnp.abs(distance) >= window
+  values = bias(jnp.where(hidden, 0, distance)) if bias else jnp.zeros(distance.shape, jnp.float32)
+  return toeplitz.skew(jnp.where(hidden, NEGATIVE, values), plan.rows, plan.width)
+
+
+def _strips_head(encoding, scale, causal, window, plan: _StripPlan, fixed, cpu, p, joined):
+  """Everything visible to `plan.rows` queries is one product; the mask and the bias are one table for all strips."""
   del joined
+  table = _strip_table(plan, functools.partial(encoding.bias, p), causal, window) if fixed is None else fixed
 
   def one(q, k, v, where):
     del where
-    t, u = q.shape[0], k.shape[0]
-    rows = 128 if t >= 256 else _round_up(t, 8)
-    count = -(-t // rows)
-    ranges = []
-    for a in range(count):
-      newest, oldest = offset + min((a + 1) * rows, t) - 1, offset + a * rows
-      last = min(u, newest + 1) if causal else u if window is None else min(u, newest + window)
-      first = 0 if window is None else max(0, oldest - window + 1) // 8 * 8
-      ranges.append((min(first, max(last, 0)), max(last, 0)))
-    # column z of the table serves key y = z - (count - 1 - a) * rows of strip a
-    width = max(hi + (count - 1 - a) * rows for a, (_, hi) in enumerate(ranges))
-    distance = toeplitz.distances(offset + count * rows - 1, rows + max(width, 1) - 1)
-    hidden = distance < 0 if causal else jnp.zeros(distance.shape, bool)
-    if window is not None:
-      hidden |= jnp.abs(distance) >= window
-    values = encoding.bias(p, jnp.where(hidden, 0, distance)) if encoding.uses("bias") else jnp.zeros(distance.shape, jnp.float32)
-    table = toeplitz.skew(jnp.where(hidden, NEGATIVE, values), rows, max(width, 1))
-    out = _strips((rows, tuple(ranges), cpu), _pad(q * scale, count * rows), k, v, table)
-    return out[:t]
+    padded = len(plan.ranges) * plan.rows
+    return _strips((plan.rows, plan.ranges, cpu), _pad(q * scale, padded), k, v, table)[: q.shape[0]]
 
   return one
 
