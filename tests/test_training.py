@@ -282,6 +282,14 @@ def test_what_decays_and_what_the_encoding_owns(name):
   assert set(re.search(r"^no decay +(.*)$", text, re.M)[1].split(", ")) == kept
 
 
+def test_an_output_matrix_of_its_own_decays():
+  config = tiny()
+  config.model.tied = False
+  params = jax.eval_shape(decoder.from_config(config, 256).init, jax.random.key(0), jnp.zeros((1, 16), jnp.int32))
+  assert params["params"]["output"].shape == (16, 256)
+  assert optimiser.by_path(optimiser.decays, params)["params"]["output"] is True
+
+
 def test_loss_that_is_no_number_stops_and_keeps_the_checkpoint(tmp_path, monkeypatch):
   batch = data.batch
 
