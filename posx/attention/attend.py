@@ -71,6 +71,7 @@ def attend(
   q, k, v = (jnp.moveaxis(x, 2, 1) for x in (q, k, v))
   if encoding.uses("on_query_key"):
     q, k = _query_key(encoding, p, q, k, q_pos, k_pos)
+    v = jnp.repeat(v, k.shape[1] // v.shape[1], axis=1)  # keys turned by head are no longer shared by a group
   shared = {"scale": c**-0.5, "causal": causal, "window": window}
   if plan == "auto":
     plan = "dense" if t * k.shape[2] <= 64 * 64 or (t == 1) else "tiled"
