@@ -2,51 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from posx.study.looks import Look, looks
 from posx.study.series import Series, tag
 from posx.study.table import number
 
-# Okabe and Ito's colours, told apart by colour-blind readers; their yellow is too faint for a line on white.
-_COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#7F7F7F")
-_HOME = {"nope": 7, "sinusoidal": 1, "learned": 6, "t5": 2, "rope": 5, "alibi": 3, "kerple": 4, "fire": 0}
-_MARKERS = "osD^vPX<>p*h"
-_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1, 1.5)), (0, (8, 2, 2, 2)), (0, (3, 1, 1, 1, 1, 1)))
 _GREY = "#555555"
 _TALLEST = 20.0  # times the lowest curve; what rises above leaves through the top edge, with its number
-
-
-@dataclasses.dataclass(frozen=True)
-class Look:
-  """How one curve is drawn: a colour for the encoding, dashes and marker for the extension."""
-
-  colour: str
-  dashes: Any
-  marker: str
-
-
-def looks(curves: Sequence[Series]) -> list[Look]:
-  """One look a curve, all distinct; the well-known encodings have the same colour in every figure."""
-  families = list(dict.fromkeys(c.family for c in curves))
-  slots = {f: _HOME[f] for f in families if f in _HOME}
-  free = [i for i in range(len(_COLOURS)) if i not in slots.values()] or list(range(len(_COLOURS)))
-  for place, family in enumerate(f for f in families if f not in slots):
-    slots[family] = free[place % len(free)]
-  made = []
-  for c in curves:
-    peers = [f for f in families if slots[f] == slots[c.family]]
-    extensions = list(dict.fromkeys(o.extension for o in curves if o.family == c.family and not o.control))
-    style = extensions.index(c.extension) if c.extension in extensions else 0
-    # Families that must share a colour differ in marker and dashes, as extensions do.
-    step = style + len(extensions) * peers.index(c.family)
-    marker = _MARKERS[(families.index(c.family) + style) % len(_MARKERS)]
-    made.append(Look(_COLOURS[slots[c.family]], _DASHES[step % len(_DASHES)], marker))
-  return made
 
 
 def perplexity(curves: Sequence[Series], title: str) -> Any:
@@ -93,7 +61,8 @@ def _draw(curves: Sequence[Series], title: str, xlabel: str, ylabel: str, values
     panels.append(
       ("with a context extension", [d for d in drawn if d[0].extension], [d for d in plain if d[0].family in extended and not d[0].control])
     )
-  figure = Figure(figsize=(6.2 * len(panels), 4.5), dpi=150, facecolor="white")
+  margins = [_margin([c for c, _, _ in main if not c.control]) for _, main, _ in panels]
+  figure = Figure(figsize=(sum(margins) + (_PANEL + _LEFT) * len(panels), 4.6), dpi=150, facecolor="white")
   FigureCanvasAgg(figure)
   axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
   limits = _limits([d[2] for d in drawn if not d[0].control], log)
@@ -109,16 +78,27 @@ def _draw(curves: Sequence[Series], title: str, xlabel: str, ylabel: str, values
     axis.set_title(name if extended else "", loc="left", fontsize=9.5, color=_GREY)
     axis.set_xlabel(xlabel)
   axes[0].set_ylabel(ylabel)
-  figure.suptitle(title, x=0.012, ha="left", fontsize=10.5)
   remarks = [_CONTROLS] if any(c.control for c, _, _ in drawn) else []
   remarks += [_FAINT] if extended else []
-  figure.text(0.012, 0.012, "; ".join(remarks), fontsize=7.5, color=_GREY)
-  width, margins = figure.get_figwidth(), [_margin([c for c, _, _ in main if not c.control]) for _, main, _ in panels]
-  each = (width - sum(margins) - 0.62 * len(panels)) / len(panels)
-  for i, axis in enumerate(axes):
-    left = sum(margins[:i]) + i * each + 0.62 * (i + 1)
-    axis.set_position((left / width, 0.155, each / width, 0.705))
+  _arrange(figure, axes, margins, title, "; ".join(remarks))
   return figure
+
+
+_PANEL, _LEFT = 4.1, 0.62  # inches: a panel's width, what its scale needs
+
+
+def _arrange(figure: Any, axes: Sequence[Any], margins: Sequence[float], title: str, remarks: str) -> None:
+  """Places title, panels and remarks; texts are broken to the width of the figure."""
+  width = figure.get_figwidth()
+  above, below = (textwrap.wrap(text, int((width - 0.2) / size)) for text, size in ((title, 0.086), (remarks, 0.06)))
+  top, bottom = 0.5 + 0.19 * len(above), 0.58 + 0.13 * len(below)
+  height = 3.3 + top + bottom
+  figure.set_figheight(height)
+  figure.text(0.12 / width, 1 - 0.1 / height, "\n".join(above), fontsize=10.5, va="top")
+  figure.text(0.12 / width, 0.08 / height, "\n".join(below), fontsize=7.5, color=_GREY, va="bottom")
+  for i, axis in enumerate(axes):
+    left = sum(margins[:i]) + i * _PANEL + _LEFT * (i + 1)
+    axis.set_position((left / width, bottom / height, _PANEL / width, 3.3 / height))
 
 
 _CONTROLS = (
@@ -158,8 +138,8 @@ def _panel(axis: Any, xs: Sequence[float], limits: tuple[float, float], log: boo
   axis.xaxis.set_minor_locator(NullLocator())
   if log:
     axis.set_yscale("log")
-    wide = limits[1] / limits[0] > 8
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if wide else (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), numticks=30))
+    subs = (1, 2, 5) if limits[1] / limits[0] > 30 else (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)
+    axis.yaxis.set_major_locator(LogLocator(subs=subs, numticks=30))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     axis.yaxis.set_minor_formatter(NullFormatter())
   axis.set_ylim(*limits)

@@ -65,7 +65,13 @@ def child_env(slot: Slot) -> dict[str, str]:
   """The environment of a worker."""
   root = str(Path(posx.__file__).parents[1])
   path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-  own = {**runtime.cpu_environment(), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "3", worker.PARENT: str(os.getpid())}
+  own = {
+    **runtime.cpu_environment(),
+    "PYTHONPATH": path,
+    "PYTHONUNBUFFERED": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    worker.PARENT: str(os.getpid()),
+  }
   return {**os.environ, **own, **dict(slot.environment)}
 
 

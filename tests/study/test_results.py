@@ -1,9 +1,11 @@
 """The results table: whole or not at all, newest wins, every field checked."""
 
 import csv
+import fcntl
 import json
 import multiprocessing
 import os
+import threading
 
 import pytest
 from study_rows import row, table
@@ -150,3 +152,16 @@ def test_csv_has_all_fields(tmp_path):
     got = list(csv.DictReader(file))
   assert set(got[0]) == set(rows[1]) and got[0]["perplexity"] == "6.0"
   assert got[1]["perplexity"] == "" and got[1]["extra"] == "x" and got[1]["note"] == "nan in the logits"
+
+
+def test_a_writer_waits_for_the_one_before(tmp_path):
+  path = tmp_path / "results.jsonl"
+  results.append(path, table()[:1])
+  with open(path) as held:
+    fcntl.flock(held, fcntl.LOCK_EX)
+    writer = threading.Thread(target=results.append, args=(path, table()[1:2]))
+    writer.start()
+    writer.join(0.3)
+    assert writer.is_alive() and len(results.read_file(path)) == 1
+  writer.join(10)
+  assert len(results.read_file(path)) == 2
