@@ -20,10 +20,17 @@ CATALOGUE = catalogue.Catalogue(
     "sinusoidal": "sinusoidal:Sinusoidal",
     "learned": "learned:Learned",
     "shaw": "shaw:Shaw",
+    "transformer_xl": "transformer_xl:TransformerXL",
     "t5": "t5:T5",
     "rope": "rope:RoPE",
+    "xpos": "xpos:XPos",
+    "pope": "pope:PoPE",
     "alibi": "alibi:ALiBi",
     "kerple": "kerple:KERPLE",
+    "sandwich": "sandwich:Sandwich",
+    "fire": "fire:FIRE",
+    "cope": "cope:CoPE",
+    "bam": "bam:BAM",
   },
 )
 

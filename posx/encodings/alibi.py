@@ -35,10 +35,11 @@ def slopes(num_heads: int) -> Float[Array, " h"]:
   Reference:
     Press, Smith, Lewis, "Train Short, Test Long", ICLR 2022, section 3. arXiv:2108.12409
   """
-  return jnp.asarray(_slopes(num_heads), jnp.float32)
+  return jnp.asarray(slopes64(num_heads), jnp.float32)
 
 
-def _slopes(num_heads: int) -> np.ndarray:
+def slopes64(num_heads: int) -> np.ndarray:
+  """The same on the host in float64, whether or not a program is being traced."""
   if num_heads < 1:
     raise UserError(f"ALiBi needs at least one head, got num_heads={num_heads}")
 
@@ -63,7 +64,7 @@ class ALiBi(Encoding):
 
   def constants(self, dims: Dims, length: int) -> dict[str, Any]:
     del length
-    return {"slope": _slopes(dims.num_heads).astype(np.float32)}
+    return {"slope": slopes64(dims.num_heads).astype(np.float32)}
 
   def bias(self, p: Arrays, distance: Num[Array, "..."]) -> Float[Array, "..."]:
     return -p["slope"] * jnp.abs(distance).astype(jnp.float32)

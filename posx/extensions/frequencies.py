@@ -36,7 +36,7 @@ def ntk_base(rotary_dim: int, base: float, factor: float) -> float:
 class Frequencies(Extension):
   """An extension that gives RoPE other inverse frequencies."""
 
-  serves: ClassVar = "rotary encodings (RoPE)"
+  serves: ClassVar = "rotary encodings (RoPE, PoPE)"
 
   @classmethod
   def accepts(cls, encoding: Encoding) -> bool:

@@ -113,7 +113,10 @@ class Interpolated(Around):
   def _factor(self, dims: Dims, length: int) -> float:
     # A table ends where its rows end, whatever the model was trained on.
     rows = self.inner.rows if isinstance(self.inner, Learned) else 0
-    return stretch(self.factor, self.original_length or rows or dims.train_length, length)
+    known = self.original_length or rows or dims.train_length
+    if not (self.factor or known):
+      raise UserError("interpolated positions need the trained length or a factor: give original_length, in tokens, or factor")
+    return stretch(self.factor, known, length)
 
   def constants(self, dims: Dims, length: int) -> dict[str, Any]:
     self.check(dims, length)

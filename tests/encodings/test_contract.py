@@ -25,7 +25,28 @@ PARAMETERS = {
   "rope": 0,
   "alibi": 0,
   "kerple": 2 * 4,
+  "transformer_xl": 4 * 8 + 4 * 8 + 4 * 8 * 32,
+  "xpos": 0,
+  "pope": 4 * 8,
+  "sandwich": 0,
+  "fire": 1 + 1 + 32 + 32 + 4 * 32 + 4,
+  "cope": 64 * 8,
+  "bam": 4,
 }
+
+
+@pytest.fixture
+def trained(bind):
+  """An encoding whose parameters have moved from where they start, some of which is 0."""
+
+  def made(name, **kwargs):
+    bound = bind(encodings.make(name), **kwargs)
+    leaves, tree = jax.tree.flatten(bound.params)
+    keys = jax.random.split(jax.random.key(7), max(len(leaves), 1))
+    bound.params = jax.tree.unflatten(tree, [x + 0.3 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=False)])
+    return bound
+
+  return made
 
 
 def acts_on_scores(encoding):
@@ -92,9 +113,9 @@ class TestEncoding:
     assert made.encoding.on_input(made.p(), x, q_pos).dtype == dtype
 
   @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-  def test_finite_far_out(self, name, bind, dtype):
+  def test_finite_far_out(self, name, trained, dtype):
     encoding, length = encodings.make(name), 131072
-    made = bind(encoding, length=length)
+    made = trained(name, length=length)
     q, k = sample(dtype, t=2, u=6)
     q_pos, k_pos = jnp.array([length - 2, length - 1]), jnp.array([0, 1, 1000, 65535, length - 2, length - 1])
     try:
@@ -108,8 +129,8 @@ class TestEncoding:
       assert np.isfinite(np.asarray(encoding.on_input(made.p(), jnp.ones((2, 32), dtype), q_pos), np.float32)).all()
 
   @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-  def test_gradients_are_finite_and_reach_every_parameter(self, name, bind, dtype):
-    made = bind(encodings.make(name))
+  def test_gradients_are_finite_and_reach_every_parameter(self, name, trained, dtype):
+    made = trained(name)
     q, k = sample(dtype)
     at = np.arange(6) * 9
 
@@ -123,8 +144,8 @@ class TestEncoding:
       assert np.isfinite(np.asarray(g, np.float32)).all(), path
       assert float(jnp.abs(g.astype(jnp.float32)).max()) > 0, path
 
-  def test_relative_claim(self, name, bind):
-    made = bind(encodings.make(name), length=131072)
+  def test_relative_claim(self, name, trained):
+    made = trained(name, length=131072)
     if acts_on_scores(made.encoding):
       q, k = sample()
       at = np.array([0, 1, 3, 8, 20, 41])
@@ -137,8 +158,8 @@ class TestEncoding:
       moved = made.encoding.on_input(made.p(), x, jnp.array([0, 1])) - made.encoding.on_input(made.p(), x, jnp.array([20, 21]))
       assert (float(jnp.abs(moved).max()) < 1e-6) == made.encoding.relative
 
-  def test_norm_claim(self, name, bind):
-    made = bind(encodings.make(name))
+  def test_norm_claim(self, name, trained):
+    made = trained(name)
     q, k = sample()
     at = jnp.array([0, 1, 3, 8, 20, 41])
     turned = made.encoding.on_query_key(made.head(0), q[0], k[0], at, at)
@@ -147,9 +168,9 @@ class TestEncoding:
     )
     assert kept == made.encoding.norm_preserving
 
-  def test_form_claims(self, name, bind):
+  def test_form_claims(self, name, trained):
     """Elementwise: hook(tile) == hook(row)[tile]. Content free: the addition does not know q and k."""
-    made = bind(encodings.make(name))
+    made = trained(name)
     q, k = sample(t=9, u=9)
     at = jnp.arange(9) * 3
     p = made.head(1)
@@ -168,9 +189,9 @@ class TestEncoding:
     if made.encoding.form == "none":
       assert whole is scores
 
-  def test_knows_order(self, name, bind):
+  def test_knows_order(self, name, trained):
     """The same content elsewhere is another input: what NoPE cannot tell without a mask."""
-    made = bind(encodings.make(name))
+    made = trained(name)
     if made.encoding.uses("on_input"):
       out = made.encoding.on_input(made.p(), jnp.ones((2, 32)), jnp.array([3, 4]))
       knows = float(jnp.abs(out[0] - out[1]).max()) > 1e-6

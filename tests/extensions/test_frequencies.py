@@ -361,7 +361,7 @@ def test_refusals(name, fields, match):
 
 
 def test_refusal_names_what_would_fit():
-  with pytest.raises(UserError, match=r"yarn extends rotary encodings \(RoPE\), got ALiBi; for that there is: pi"):
+  with pytest.raises(UserError, match=r"yarn extends rotary encodings \(RoPE, PoPE\), got ALiBi; for that there is: pi"):
     extensions.apply(extensions.make("yarn", factor=4.0), encodings.make("alibi"))
 
 
