@@ -88,13 +88,18 @@ def plan(jobs: Sequence[Job]) -> str:
 
 
 def prepare(runs: Sequence[Run]) -> None:
-  """Makes the data ready once, before the workers ask for it; what would be downloaded is left to the user."""
+  """Makes the data ready once, before the workers ask for it, and sees that there is enough of it to evaluate on.
+
+  What would be downloaded is left to the user.
+  """
   from ml_collections import ConfigDict
 
   from posx import data
 
-  for settings in {repr(run.settings["data"]): run.settings["data"] for run in runs}.values():
-    data.load(ConfigDict(settings), "train", download=settings["name"] in ("sotu", "text"))
+  for settings in {repr((run.settings["data"], run.settings["eval"])): run.settings for run in runs}.values():
+    text, evaluation = ConfigDict(settings["data"]), settings["eval"]
+    data.load(text, "train", download=text.name in ("sotu", "text"))
+    data.segments(data.load(text, evaluation["split"]), length=max(evaluation["lengths"]), documents=evaluation["documents"])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from posx.errors import UserError
-from posx.study import names, results
+from posx.study import names, results, sweep
 from posx.study.results import Row
 
 VARIANT = "_variant"  # what was trained, up to the seed
@@ -95,6 +95,9 @@ def _read_folder(folder: Path, settings: dict[str, dict[str, Any] | None]) -> li
     raise UserError(f"no results in {folder}: a sweep or run folder has {results.FILE} once an evaluation is done")
   for row in rows:
     results.validate(row)
+  # Rows come in the order in which runs ended; a study shows them in that of its file.
+  order = {name: place for place, name in enumerate(sweep.read_known(folder).values())} if folder.is_dir() else {}
+  rows.sort(key=lambda row: order.get(row["run"], len(order)))
   renamed = {}
   for run in results.values(rows, "run"):
     mine = _settings(folder, run)

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from posx import cli
 from posx.errors import BusyError, Stopped, UserError
 from posx.files import read_json, write_atomic
 from posx.study import results
+from posx.study.names import spell
 
 MARKER = "evaluated.json"
 """In the run folder: the requests that have been answered."""
@@ -48,7 +49,10 @@ def requests(settings: Mapping[str, Any]) -> list[Request]:
 
 def arguments(workdir: str, request: Request) -> list[str]:
   """The command line of `experiments.evaluate` for one request."""
-  argv = [f"--workdir={workdir}", f"--lengths={','.join(map(str, request['lengths']))}"]
+  # All settings, for they may have changed since the run was made, which keeps its own.
+  fields = {field: spell(value) for field, value in request.items() if field != "extension"}
+  fields |= {"controls": fields["controls"] or "none"} if "controls" in fields else {}
+  argv = [f"--workdir={workdir}", *(f"--{field}={value}" for field, value in fields.items())]
   name, _, factor = request["extension"].partition(":")
   argv += [f"--extension={name}"] if name else []
   return argv + ([f"--extension.factor={factor}"] if factor else [])
@@ -132,28 +136,30 @@ def _work(config: str, workdir: str, overrides: Sequence[str]) -> int:
     code = train.main([f"--config={config}", f"--workdir={workdir}", *kept])
     if code:
       return code
-  for request in _unanswered(workdir, requests(settings)):
-    from experiments import evaluate
-
-    code = evaluate.main(arguments(workdir, request))
-    if code:
-      return code
-    if not (Path(workdir) / results.FILE).exists():
-      raise UserError(f"the evaluation of {workdir} wrote no {results.FILE}")
-    write_atomic(Path(workdir) / MARKER, json.dumps([*answered(workdir), request]))
+  refused = []
+  for request in requests(settings):
+    if request not in answered(workdir):
+      try:
+        _evaluate(workdir, request)
+      except UserError as error:
+        # The others do not depend on it.
+        refused.append(f"evaluation {'under ' + request['extension'] if request['extension'] else 'as trained'}: {error}")
+  if refused:
+    raise UserError("; ".join(refused))
   return 0
 
 
-def _unanswered(workdir: str, asked: Sequence[Request]) -> Iterator[Request]:
-  for request in asked:
-    if request not in answered(workdir):
-      yield request
+def _evaluate(workdir: str, request: Request) -> None:
+  from experiments import evaluate
+
+  code = evaluate.main(arguments(workdir, request))
+  if code or not (Path(workdir) / results.FILE).exists():
+    raise UserError(f"the evaluation of {workdir} ended with code {code or 0} and wrote no rows")
+  write_atomic(Path(workdir) / MARKER, json.dumps([*answered(workdir), request]))
 
 
 def _evaluation_of(workdir: str) -> list[str]:
   """Overrides with which a run goes on that was started under another `config.eval`: weights do not depend on it."""
-  from posx.study.names import spell
-
   saved = (read_json(Path(workdir) / "config.json") or {}).get("eval", {})
   return [f"eval.{field}={spell(value)}" for field, value in saved.items()]
 

@@ -13,6 +13,7 @@ from experiments import compare, sweep
 from posx import cli
 from posx.errors import UserError
 from posx.study import launch, results, worker
+from posx.study.sweep import Run
 
 
 def exit_code(main, argv, capsys):
@@ -196,8 +197,8 @@ class Mains:
 def test_the_worker_trains_once_and_evaluates_what_is_missing(tmp_path, monkeypatch):
   mains = Mains(tmp_path, monkeypatch)
   argv = ["--config=c.py:rope", f"--workdir={tmp_path}", "--config.seed=1"]
-  mains.fail_at = "yarn"
-  with pytest.raises(UserError, match="no such extension"):
+  mains.fail_at = "pi"
+  with pytest.raises(UserError, match=r"evaluation under pi: no such extension$"):
     worker.main(argv)
   lengths = "--lengths=512,1024"
   yarn = [lengths, "--extension=yarn", "--extension.factor=8"]
@@ -205,7 +206,7 @@ def test_the_worker_trains_once_and_evaluates_what_is_missing(tmp_path, monkeypa
   assert worker.trained(tmp_path) and not worker.finished(tmp_path, mains.settings)
   mains.fail_at, mains.calls = "", []
   assert worker.main(argv) == 0
-  assert mains.calls == [yarn] and worker.finished(tmp_path, mains.settings)
+  assert mains.calls == [[lengths, "--extension=pi"]] and worker.finished(tmp_path, mains.settings)
   # More lengths: the weights stay, the evaluations are asked again.
   mains.calls, mains.settings = [], {"eval": {"lengths": (4096,), "extensions": ()}}
   assert not worker.finished(tmp_path, mains.settings) and worker.main(argv) == 0
@@ -217,3 +218,13 @@ def test_the_worker_goes_on_under_the_evaluation_settings_the_run_began_with(tmp
   (tmp_path / "config.json").write_text('{"eval": {"lengths": [512], "split": "test"}}')
   worker.main(["--config=c.py:rope", f"--workdir={tmp_path}", "--config.eval.lengths=4096"])
   assert mains.calls[0] == ["train", "--config.eval.lengths=4096", "--config.eval.lengths=512", "--config.eval.split=test"]
+
+
+def test_a_text_that_is_too_short_is_said_before_training(tmp_path):
+  (tmp_path / "text.txt").write_text("a few words. " * 40)
+  settings = {
+    "data": {"name": "text", "path": str(tmp_path / "*.txt"), "field": "text", "tokenizer": "bytes", "vocab_size": 0, "dir": str(tmp_path)},
+    "eval": {"lengths": (64, 100_000), "split": "train", "documents": 1},
+  }
+  with pytest.raises(UserError, match="documents of at least 100001 tokens"):
+    sweep.prepare([Run("a", "c.py", {}, settings, {})])

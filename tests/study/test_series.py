@@ -114,3 +114,9 @@ def test_protocols_are_chosen_by_name_and_number():
 def test_windows_that_do_not_overlap_are_one_protocol_whatever_their_stride(tmp_path):
   rows = [row("rope", n, 6.0, stride=n) for n in (512, 1024)]
   assert [list(c.points) for c in curves(tmp_path, rows, protocol="nonoverlapping")] == [[512, 1024]]
+
+
+def test_curves_come_in_the_order_of_the_sweep(tmp_path):
+  runs = [{"digest": name, "name": name} for name in ("t5", "rope", "alibi")]
+  (tmp_path / "sweep.json").write_text(json.dumps({"runs": runs}))
+  assert list(dict.fromkeys(c.family for c in curves(tmp_path, table()))) == ["t5", "rope", "alibi"]
