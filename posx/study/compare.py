@@ -50,7 +50,7 @@ def _figures(
   buckets = [row for row in results.select(rows, protocol="bucket") if row["loss"] is not None]
   if buckets:
     longest = max(row["length"] for row in buckets)
-    at = series.curves(results.select(buckets, length=longest))
+    at = series.curves(results.select(buckets, length=longest), rows)
     title = f"loss by position in windows of {longest:,} tokens; {buckets[0]['data']} ({buckets[0]['split']})"
     written += figures.save(figures.position(at, title), folder / f"position{suffix}")
   return written

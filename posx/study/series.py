@@ -184,25 +184,27 @@ def _spelling(row: Row) -> str:
 # Curves.
 
 
-def curves(rows: Iterable[Row]) -> list[Series]:
+def curves(rows: Iterable[Row], among: Iterable[Row] = ()) -> list[Series]:
   """The curves of rows of one protocol over one text: each encoding, then its extensions, then its controls.
 
-  An extension whose factor follows the length is one curve; each fixed factor is another, 'yarn:8'.
+  An extension whose factor follows the length is one curve; each fixed factor is another, 'yarn:8'. Which is which shows
+  at several lengths only: where `rows` are of one, `among` are those of all.
   """
   groups: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
-  rows = list(rows)
+  rows, among = list(rows), list(among)
   for variant in results.values(rows, VARIANT):
     mine = results.select(rows, **{VARIANT: variant})
     for control in results.CONTROLS:
       for extension in results.values(mine, "extension"):
-        for label, part in _by_factor(results.select(mine, extension=extension, control=control)).items():
+        wider = results.select(among or rows, **{VARIANT: variant, "extension": extension})
+        for label, part in _by_factor(results.select(mine, extension=extension, control=control), wider).items():
           groups[mine[0][_LABEL], variant, control, label] += part
   order = {variant: place for place, variant in enumerate(results.values(rows, VARIANT))}
   made = sorted(groups.items(), key=lambda item: (order[item[0][1]], results.CONTROLS.index(item[0][2]), item[0][3] != ""))
   return [_series(label, extension, control, part) for (label, _, control, extension), part in made if part]
 
 
-def _by_factor(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def _by_factor(rows: Sequence[Row], among: Sequence[Row]) -> dict[str, list[Row]]:
   """label of the extension -> its rows. A factor seen at a length that it does not fit exactly is a fixed one."""
 
   def follows(row: Row) -> bool:
@@ -211,9 +213,9 @@ def _by_factor(rows: Sequence[Row]) -> dict[str, list[Row]]:
   name = rows[0]["extension"] if rows else ""
   if not name or ":" in name:
     return {name: list(rows)}
-  fixed = list(dict.fromkeys(row["factor"] for row in rows if not follows(row)))
+  fixed = list(dict.fromkeys(row["factor"] for row in among if not follows(row)))
   parts = {}
-  if any(follows(row) and row.get("factor") not in fixed for row in rows):
+  if any(follows(row) and row.get("factor") not in fixed for row in among):
     parts[name] = [row for row in rows if follows(row)]
   return {**parts, **{f"{name}:{factor:g}": results.select(rows, factor=factor) for factor in fixed}}
 

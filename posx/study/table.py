@@ -74,14 +74,16 @@ def grid(curves: Sequence[Series]) -> list[list[Cell]]:
   lowest = {length: best(curves, length) for length in lengths}
   lines = [[("perplexity", "head"), *((tag(length), "head") for length in lengths)]]
   for c in curves:
-    lines.append([_label(c), *(_perplexity(c, c.points.get(length), lowest[length]) for length in lengths)])
+    lines.append([_label(c, curves), *(_perplexity(c, c.points.get(length), lowest[length]) for length in lengths)])
   return lines
 
 
-def _label(c: Series) -> Cell:
+def _label(c: Series, curves: Sequence[Series]) -> Cell:
   if c.control:
     return f"  {c.control} control", "dim"
-  return (f"  + {c.extension}" if c.extension else c.family), ""
+  # Under its encoding, if that has a line of its own.
+  below = c.extension and any(o.family == c.family and not o.extension and not o.control for o in curves)
+  return (f"  + {c.extension}" if below else c.label), ""
 
 
 def _perplexity(c: Series, point: Point | None, lowest: float | None) -> Cell:
@@ -106,7 +108,7 @@ def ratios(curves: Sequence[Series]) -> list[list[Cell]]:
   lines = [[("ratio to truncation", "head"), *((tag(length), "head") for length in lengths)]]
   for c in rows:
     found = [p.ratio if (p := c.points.get(length)) else None for length in lengths]
-    lines.append([_label(c), *(("-", "dim") if r is None else (_ratio(r), "bold" if r < 1 else "") for r in found)])
+    lines.append([_label(c, curves), *(("-", "dim") if r is None else (_ratio(r), "bold" if r < 1 else "") for r in found)])
   return lines
 
 

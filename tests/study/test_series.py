@@ -120,3 +120,9 @@ def test_curves_come_in_the_order_of_the_sweep(tmp_path):
   runs = [{"digest": name, "name": name} for name in ("t5", "rope", "alibi")]
   (tmp_path / "sweep.json").write_text(json.dumps({"runs": runs}))
   assert list(dict.fromkeys(c.family for c in curves(tmp_path, table()))) == ["t5", "rope", "alibi"]
+
+
+def test_at_one_length_a_fixed_factor_is_told_by_the_other_lengths():
+  tagged = [{**r, "_variant": "a", "_label": "rope"} for r in (row("rope", n, 6.0, extension="yarn", factor=2.0) for n in (512, 1024))]
+  assert [c.label for c in series.curves(tagged[1:])] == ["rope + yarn"]
+  assert [c.label for c in series.curves(tagged[1:], tagged)] == ["rope + yarn:2"]

@@ -90,3 +90,8 @@ def test_averages_of_seeds_and_unequal_targets_are_said():
 @pytest.mark.parametrize("protocol, words", [("sliding:256", "sliding window, stride 256"), ("last_k:64", "last 64 tokens of each window")])
 def test_protocols_are_named_in_words(protocol, words):
   assert tables.describe(protocol) == words
+
+
+def test_an_extension_without_its_encoding_has_a_full_name():
+  text = tables.plain(render([row("t5", 512, 6.0), row("learned", 512, 6.1, extension="truncate")]))
+  assert "\nlearned + truncate" in text
