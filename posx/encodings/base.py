@@ -121,7 +121,8 @@ class Encoding:
   def on_scores(self, p: Arrays, scores: jax.Array, q: jax.Array, k: jax.Array, q_pos: jax.Array, k_pos: jax.Array) -> jax.Array:
     """Scores [t u] (float32, already scaled) of one head -> scores. By default adds `bias(p, i - j)`.
 
-    `q` [t c] and `k` [u c] are what was multiplied, unscaled. Positions are [t] and [u].
+    `q` [t c] and `k` [u c] are what was multiplied, unscaled. Positions are [t] and [u]. Masking comes after; a hook
+    that is not elementwise can see other documents of a packed row only as scores, and wants hidden ones very negative.
     """
     del q, k
     if not self.uses("bias"):

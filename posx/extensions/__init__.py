@@ -29,6 +29,9 @@ CATALOGUE = catalogue.Catalogue(
     "proportional": "frequencies:Proportional",
     "truncate": "positions:Truncate",
     "interpolate": "positions:Interpolate",
+    "self_extend": "distances:SelfExtend",
+    "rerope": "distances:ReRoPE",
+    "log_n": "logits:LogN",
   },
 )
 

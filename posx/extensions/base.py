@@ -21,10 +21,12 @@ class Extension:
   Class attributes:
     name: its name in the catalogue, for messages.
     serves: the encodings it can extend, in words, for messages.
+    whole: whether it extends a chain as one encoding, rather than its members.
   """
 
   name: ClassVar[str] = ""
   serves: ClassVar[str] = ""
+  whole: ClassVar[bool] = False
 
   @classmethod
   def accepts(cls, encoding: Encoding) -> bool:
@@ -54,7 +56,7 @@ def apply(extension: Extension, encoding: Encoding) -> Encoding:
     >>> apply(YaRN(factor=16.0), RoPE()).scaling.factor
     16.0
   """
-  if isinstance(encoding, Chain):
+  if isinstance(encoding, Chain) and not extension.whole:
     if not any(extension.accepts(part) for part in encoding.parts):
       names = ", ".join(type(part).__name__ for part in encoding.parts) or "nothing"
       raise UserError(f"{extension.name} extends {extension.serves}; none of the chain ({names}) is one")

@@ -63,6 +63,11 @@ class Around(Encoding):
   def prepare(self, params: Arrays, constants: Arrays) -> dict[str, Any]:
     return self.inner.prepare(params, constants)
 
+  def heads(self, p: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
+    mine, shared = self.inner.heads(p)
+    own = {name: value for name, value in p.items() if name not in mine and name not in shared}
+    return mine, {**shared, **own}
+
   def on_input(self, p, x, positions):
     return self.inner.on_input(p, x, positions)
 
