@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from posx.attention import dense, tiled
@@ -33,6 +34,7 @@ def attend(
   block: tuple[int, int] | None = None,
   constants: Any = None,
   dims: Dims | None = None,
+  turned: bool = False,
 ) -> Float[Array, "b t h e"]:
   """Attention in which the encoding acts on queries and keys, on the scores and on the values.
 
@@ -54,6 +56,7 @@ def attend(
     block: (query, key) tokens of a tile; None chooses.
     constants: `encoding.constants(...)` as arrays, to share one executable between encodings; made here if None.
     dims: the model's sizes, where constants made here need more than q tells.
+    turned: q and k went through `query_key` already (keys from a cache).
 
   Returns:
     [b t h e] in v's dtype. A query that sees no key gets 0.
@@ -61,7 +64,7 @@ def attend(
   Raises:
     ValueError: shapes that do not fit, an unknown plan, or an encoding that cannot serve these sizes.
   """
-  _check_shapes(q, k, v, q_positions, k_positions, q_segments, k_segments, window, plan)
+  _check_shapes(q, k, v, q_positions, k_positions, q_segments, k_segments, window, plan, turned)
   b, t, h, c = q.shape
   dims = dims or Dims(h, c, h * c, 0)
   if constants is None:
@@ -69,10 +72,10 @@ def attend(
   p = encoding.prepare(params, jax.tree.map(jnp.asarray, constants))
   q_pos, k_pos, q_seg, k_seg = (_rows(x) for x in (q_positions, k_positions, q_segments, k_segments))
   q, k, v = (jnp.moveaxis(x, 2, 1) for x in (q, k, v))
-  if encoding.uses("on_query_key"):
+  if encoding.uses("on_query_key") and not turned:
     q, k = _query_key(encoding, p, q, k, q_pos, k_pos)
-    v = jnp.repeat(v, k.shape[1] // v.shape[1], axis=1)  # keys turned by head are no longer shared by a group
-  shared = {"scale": c**-0.5, "causal": causal, "window": window}
+  v = jnp.repeat(v, k.shape[1] // v.shape[1], axis=1)  # keys turned by head are no longer shared by a group
+  shared = {"scale": dims.head_dim**-0.5, "causal": causal, "window": window}
   if plan == "auto":
     plan = "dense" if t * k.shape[2] <= 64 * 64 or (t == 1) else "tiled"
   if plan == "dense":
@@ -82,6 +85,16 @@ def attend(
     cpu = jax.default_backend() == "cpu"
     out = tiled.attention(q, k, v, q_pos, k_pos, encoding, p, **shared, q_segments=q_seg, k_segments=k_seg, block=block, cpu=cpu)
   return jnp.moveaxis(out, 1, 2)
+
+
+def query_key(q, k, *, positions, encoding: Encoding, params: Any, constants: Any):
+  """What `attend` does to queries [b t h c] and keys [b t g c] of the same tokens first; the keys are what a cache keeps."""
+  if not encoding.uses("on_query_key"):
+    return q, k
+  p = encoding.prepare(params, constants)
+  positions = _rows(positions)
+  q, k = _query_key(encoding, p, jnp.moveaxis(q, 2, 1), jnp.moveaxis(k, 2, 1), positions, positions)
+  return jnp.moveaxis(q, 1, 2), jnp.moveaxis(k, 1, 2)
 
 
 def bias_matrix(encoding: Encoding, params: Any, q_positions, k_positions, num_heads: int) -> Float[Array, "h t u"]:
@@ -133,11 +146,11 @@ def _query_key(encoding: Encoding, p, q, k, q_pos, k_pos):
 
 
 def _rows(x):
-  """[t] or [b t] -> [1 or b, t]; stays NumPy where values are known, so that plans may look at them."""
+  """[t] or [b t] -> int32 [1 or b, t]; stays NumPy where values are known, so that plans may look at them."""
   if x is None:
     return None
   known = concrete(x)
-  x = x if known is None else known
+  x = (x if known is None else known).astype(np.int32)  # differences of unsigned or narrow integers would wrap around
   x = x[None] if x.ndim == 1 else x
   return x[:1] if known is not None and (x == x[:1]).all() else x
 
@@ -151,13 +164,13 @@ def _length(encoding: Encoding, q_positions, k_positions) -> int:
   return max(q_positions.shape[-1], k_positions.shape[-1])
 
 
-def _check_shapes(q, k, v, q_positions, k_positions, q_segments, k_segments, window, plan):
+def _check_shapes(q, k, v, q_positions, k_positions, q_segments, k_segments, window, plan, turned):
   if plan not in PLANS:
     raise ValueError(f"unknown plan {plan!r}; known: {', '.join(PLANS)}")
   if q.ndim != 4 or k.ndim != 4 or v.ndim != 4:
     raise ValueError(f"q, k, v must be [b t h c], [b u g c], [b u g e]; got {q.shape}, {k.shape}, {v.shape}")
   (b, t, h, c), (_, u, g, _) = q.shape, k.shape
-  if k.shape != (b, u, g, c) or v.shape[:3] != (b, u, g):
+  if k.shape != (b, u, g, c) or v.shape[:2] != (b, u) or (v.shape[2] != g and not turned):
     raise ValueError(f"q {q.shape}, k {k.shape} and v {v.shape} do not fit: they share b and c, k and v share u and g")
   if h % g:
     raise ValueError(f"{g} key heads do not divide {h} query heads")
