@@ -34,6 +34,8 @@ def attention(q, k, v, q_pos, k_pos, encoding: Encoding, p, *, scale: float, cau
   def one_head(mine, q, k, v, q_pos, k_pos, seen):
     p = merge(mine, shared)
     scores = jnp.matmul(q, k.T, preferred_element_type=exact) * scale
+    if not encoding.elementwise:  # a hook that sums over keys must not count those of other documents
+      scores = jnp.where(seen, scores, NEGATIVE)
     scores = encoding.on_scores(p, scores, q, k, q_pos, k_pos)
     scores = jnp.where(seen, scores, NEGATIVE)
     top = jnp.maximum(jax.lax.stop_gradient(scores.max(-1, keepdims=True)), NEGATIVE / 2)

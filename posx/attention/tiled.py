@@ -167,6 +167,8 @@ def _rows_head(encoding, scale, causal, window, size, p, joined):
 class _OneHead(Encoding):
   """One head's prepared slice seen as an encoding whose parameters all heads share."""
 
+  elementwise: ClassVar = False
+
   inner: Encoding
 
   def on_scores(self, p, scores, q, k, q_pos, k_pos):

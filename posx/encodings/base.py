@@ -59,7 +59,8 @@ class Encoding:
   Class attributes:
     by_head: names of parameters and constants that carry a leading head axis; hooks see one head's slice. All others
       are shared by the heads.
-    elementwise: the score hook at (i, j) needs only row i, column j and the score there. False asks for whole rows.
+    elementwise: the score hook at (i, j) needs only row i, column j and the score there. False asks for whole rows, in which
+      hidden keys have a very negative score.
     content_free: what is added to the scores does not depend on queries and keys.
     relative: scores depend on positions through i - j alone (shift-invariant).
     norm_preserving: `on_query_key` keeps the norms of queries and keys.
