@@ -6,6 +6,7 @@ parameters. The only file of the project that imports Flax modules.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -15,7 +16,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from posx.attention import attend
+from posx.attention import attend, query_key
+from posx.attention.cache import Cache
 from posx.encodings.base import Dims, Encoding
 
 _LOGITS_AT_ONCE = 1 << 23
@@ -35,22 +37,34 @@ class Block(nn.Module):
   model: Decoder
 
   @nn.compact
-  def __call__(self, x, shared, constants, positions, segments, shape):
+  def __call__(self, x, memory, shared, constants, positions, segments, shape, recall):
+    """memory: this layer's (keys, values), or None; returns the new x and memory."""
     m = self.model
     params = _encoding_params(self, m.encoding.split()[1], m.dims) if shared is None else shared
     norm = lambda name: nn.RMSNorm(dtype=m.dtype, name=name)
-    x = x + self.attention(norm("attention_norm")(x), params, constants, positions, segments, shape)
-    return x + self.mlp(norm("mlp_norm")(x))
+    seen, memory = self.attention(norm("attention_norm")(x), memory, params, constants, positions, segments, shape, recall)
+    x = x + seen
+    return x + self.mlp(norm("mlp_norm")(x)), memory
 
-  def attention(self, x, params, constants, positions, segments, shape):
+  def attention(self, x, memory, params, constants, positions, segments, shape, recall):
     m, (h, g, c) = self.model, self.model.head_shape
+    encoding = m.encoding.split()[1]
     qkv = self.project("qkv", x, (h + 2 * g) * c)
     q, k, v = jnp.split(qkv.reshape(*shape, h + 2 * g, c), [h, h + g], axis=2)
+    rest = {"encoding": encoding, "params": params, "constants": constants}
+    k_positions, k_segments, turned = positions, segments, False
+    if memory is not None:
+      cache, slots, turned = recall
+      if turned:
+        q, k = query_key(q, k, positions=positions, **rest)
+      k, v = (old.at[:, slots].set(new.astype(old.dtype)) for old, new in zip(memory, (k, v), strict=True))
+      memory = k, v
+      k_positions, k_segments = cache.positions, cache.segments
     out = attend(
-      q, k, v, q_positions=positions, k_positions=positions, q_segments=segments, k_segments=segments,
-      encoding=m.encoding.split()[1], params=params, constants=constants, dims=m.dims, window=m.window, plan=m.plan, block=m.block,
+      q, k, v, q_positions=positions, k_positions=k_positions, q_segments=segments, k_segments=k_segments,
+      dims=m.dims, window=m.window, plan=m.plan, block=m.block, turned=turned, **rest,
     )  # fmt: skip
-    return self.project("out", out.reshape(x.shape[0], h * c), m.model_dim, deep=True)
+    return self.project("out", out.reshape(x.shape[0], h * c), m.model_dim, deep=True), memory
 
   def mlp(self, x):
     m = self.model
@@ -135,7 +149,11 @@ class Decoder(nn.Module):
     positions: Int[Array, "*b t"] | None = None,
     segments: Int[Array, "b t"] | None = None,
     constants: Any = None,
-  ) -> Float[Array, "b t v"] | Float[Array, "b t"]:
+    cache: Cache | None = None,
+    slots: Int[Array, " t"] | None = None,
+    raw_keys: bool = False,
+    last: bool = False,
+  ) -> Any:
     """Logits of the next token, or its losses if `targets` are given.
 
     Args:
@@ -144,9 +162,14 @@ class Decoder(nn.Module):
       positions: int32 [t] or [b t]; 0 .. t - 1 by default.
       segments: document numbers; tokens of other documents are not seen. None for one document.
       constants: of `self.constants(length)`; made here by default.
+      cache: memory of earlier tokens, see `posx.decoding`, which checks that the tokens fit.
+      slots: int32 [t], where in the cache these tokens go.
+      raw_keys: the cache holds keys as projected, and `constants` turn all of them anew.
+      last: logits of the last token only, [b 1 v].
 
     Returns:
-      float32 logits [b t v], or float32 losses [b t] in nats per token, made a chunk of tokens at a time.
+      float32 logits [b t v], or float32 losses [b t] in nats per token, made a chunk of tokens at a time; with a cache
+      (logits, new cache).
 
     Raises:
       ValueError: sizes that do not fit together, or positions that the encoding cannot serve.
@@ -154,8 +177,9 @@ class Decoder(nn.Module):
     self._check()
     b, t = tokens.shape
     positions = np.arange(t, dtype=np.int32) if positions is None else positions
-    length = t if isinstance(positions, jax.core.Tracer) else int(np.max(positions, initial=0)) + 1
-    self.encoding.check(self.dims, length)
+    if not isinstance(positions, jax.core.Tracer) or constants is None:
+      length = t if isinstance(positions, jax.core.Tracer) else int(np.max(positions, initial=0)) + 1
+      self.encoding.check(self.dims, length)
     constants = jax.tree.map(jnp.asarray, self.constants(length) if constants is None else constants)
 
     embedding = self.param("embedding", _normal(self.model_dim**-0.5), (self.vocab_size, self.model_dim), jnp.float32)
@@ -163,17 +187,26 @@ class Decoder(nn.Module):
     x = self._input(x, positions, constants["input"]).reshape(b * t, self.model_dim)
     shared = _encoding_params(self, self.encoding.split()[1], self.dims) if self.share_encoding else None
 
+    memory = None
+    if cache is not None:
+      segments = jnp.zeros((b, t), jnp.int32) if segments is None else segments
+      cache = cache.note(slots, jnp.broadcast_to(positions, (b, t)), segments)
+      memory = cache.keys, cache.values
+
     # positions stay in this closure: as NumPy values they let the attention choose a static plan
-    def layer(block, x, _):
-      return block(x, shared, constants["layers"], positions, segments, (b, t)), None
+    def layer(block, x, memory):
+      return block(x, memory, shared, constants["layers"], positions, segments, (b, t), (cache, slots, not raw_keys))
 
     scanned = nn.scan(layer, variable_axes={"params": 0}, split_rngs={"params": True}, length=self.num_layers)
-    x, _ = scanned(Block(_plain(self), name="layers"), x, None)
+    x, memory = scanned(Block(_plain(self), name="layers"), x, memory)
+    if last:
+      x, t = x.reshape(b, t, -1)[:, -1], 1
     x = nn.RMSNorm(dtype=self.dtype, name="norm")(x)
     out = embedding.T if self.tied else self.param("output", _normal(self.model_dim**-0.5), (self.model_dim, self.vocab_size), jnp.float32)
     out = out.astype(self.dtype)
     if targets is None:
-      return jnp.matmul(x, out, preferred_element_type=jnp.float32).reshape(b, t, -1)
+      logits = jnp.matmul(x, out, preferred_element_type=jnp.float32).reshape(b, t, -1)
+      return logits if cache is None else (logits, dataclasses.replace(cache, keys=memory[0], values=memory[1]))
     return _losses(x, out, targets.reshape(-1)).reshape(b, t)
 
   def token_losses(self, tokens, targets, **kwargs) -> Float[Array, "b t"]:

@@ -1,0 +1,93 @@
+"""Keys and values of tokens already read, for decoding: where each token's slot is, and what may be seen in it.
+
+A slot remembers the position and the document of its token, and masks come from those. So a ring of slots for windowed
+attention, left padding, packed documents and empty slots are all the same code, and an unused slot is invisible
+whatever it holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+EMPTY = -1
+"""Segment of a slot without a token, and of a padding token; no query belongs to it."""
+
+
+@dataclasses.dataclass
+class Cache:
+  """Memory of all layers; a pytree.
+
+  Attributes:
+    keys: [layers, b, slots, g, c], as `on_query_key` left them, or raw where the tables depend on the length.
+    values: [layers, b, slots, g, e].
+    positions: int32 [b, slots].
+    segments: int32 [b, slots]; EMPTY where there is no token.
+  """
+
+  keys: jax.Array
+  values: jax.Array
+  positions: jax.Array
+  segments: jax.Array
+
+  def note(self, slots: jax.Array, positions: jax.Array, segments: jax.Array) -> Cache:
+    """The same memory with the tokens [b, t] that are about to be written to `slots` [t]."""
+    return dataclasses.replace(self, positions=self.positions.at[:, slots].set(positions), segments=self.segments.at[:, slots].set(segments))
+
+
+jax.tree_util.register_dataclass(Cache, ["keys", "values", "positions", "segments"], [])
+
+
+def create(layers: int, batch: int, slots: int, keys: tuple[int, int], values: tuple[int, int], dtype: Any) -> Cache:
+  """An empty memory; `keys` and `values` are (heads, channels)."""
+  shape = (layers, batch, slots)
+  return Cache(
+    jnp.zeros((*shape, *keys), dtype),
+    jnp.zeros((*shape, *values), dtype),
+    jnp.zeros((batch, slots), jnp.int32),
+    jnp.full((batch, slots), EMPTY, jnp.int32),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Slots:
+  """Which slot each token takes, counted on the host.
+
+  Attributes:
+    capacity: number of slots.
+    ring: tokens overwrite the oldest; without it the capacity is a limit.
+    window: tokens that attention looks back to, the query included (ring only).
+    sinks: first tokens that are never overwritten (ring only).
+  """
+
+  capacity: int
+  ring: bool = False
+  window: int = 0
+  sinks: int = 0
+
+  def __post_init__(self):
+    if self.ring and self.capacity < self.window + self.sinks:
+      raise ValueError(f"a ring of {self.capacity} slots cannot hold a window of {self.window} and {self.sinks} first tokens; give at least {self.window + self.sinks}")
+
+  def take(self, used: int, count: int) -> np.ndarray:
+    """int32 [count]: slots of tokens number used .. used + count - 1.
+
+    Raises:
+      ValueError: if the cache is full, or one write would overwrite what its own first query still sees.
+    """
+    index = np.arange(used, used + count)
+    if not self.ring:
+      if used + count > self.capacity:
+        raise ValueError(f"the cache holds {self.capacity} tokens, {used} are taken and {count} more do not fit; create it with capacity={used + count} or more")
+      return index.astype(np.int32)
+    room = self.capacity - self.sinks
+    if count > room - self.window + 1 and used + count > self.capacity:
+      raise ValueError(
+        f"writing {count} tokens at once into a ring of {room} slots would overwrite keys inside the window of {self.window}; "
+        f"write at most {room - self.window + 1} at a time, or give capacity={self.window + self.sinks + count - 1}"
+      )
+    return np.where(index < self.sinks, index, self.sinks + (index - self.sinks) % room).astype(np.int32)
