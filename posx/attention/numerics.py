@@ -23,8 +23,9 @@ _POLYNOMIAL = _power_of_two_polynomial(5)
 
 
 def exp(x: jax.Array, cpu: bool) -> jax.Array:
-  """exp(x) for x <= 0 (softmax weights), float32, relative error below 4e-7; 0 below x = -88.03.
+  """exp(x) for x <= 0 (softmax weights), float32, absolute error below 1.5e-7; 0 below x = -88.03.
 
+  The relative error is below 4e-7 down to x = -4 and grows to 4e-6 at the end of the range, where weights are 1e-38.
   XLA's own exponential takes 0.5 ns an element on a CPU with AVX-512, this one 0.2 to 0.3; elsewhere XLA's is used.
   NaN is not kept: callers carry it through the row's maximum.
   """
