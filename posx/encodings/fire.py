@@ -64,7 +64,7 @@ def bias(
   """
   x = normalized(q_pos, k_pos, c, threshold, eps)
   # One unit after the other: [t, u, n] would be n times the memory of the scores.
-  hidden = lambda total, unit: (total + unit[2] * jax.nn.relu(unit[0] * x + unit[1]), None)  # noqa: E731
+  hidden = lambda total, unit: (total + unit[2] * jax.nn.relu(unit[0] * x + unit[1]), None)
   total, _ = jax.lax.scan(hidden, jnp.zeros_like(x), (w1, b1, w2))
   return total + b2
 

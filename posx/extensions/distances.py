@@ -90,7 +90,7 @@ class Folded(Around):
     if self.inner.uses("bias"):
       scores = scores + self.inner.bias(p, jnp.where(near, q_pos[:, None] - k_pos[None, :], far_q[:, None] - far_k[None, :]))
     if self.inner.uses("on_query_key"):
-      product = lambda q, k: jnp.matmul(q, k.T, preferred_element_type=jnp.float32, precision="highest")  # noqa: E731
+      product = lambda q, k: jnp.matmul(q, k.T, preferred_element_type=jnp.float32, precision="highest")
       turned = [product(*self.inner.on_query_key(p, q, k, *at)) for at in ((q_pos, k_pos), (far_q, far_k))]
       scores = scores + (jnp.where(near, *turned) - product(q, k)) * q.shape[-1] ** -0.5
     return scores

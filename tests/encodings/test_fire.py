@@ -65,7 +65,7 @@ def test_progressive_interpolation(bind):
   """Up to L the bias depends on the distance alone; beyond, the same distance is nearer."""
   made = bind(encodings.make("fire", threshold=100.0))
   zero = np.zeros((4, 1, 8), np.float32)
-  at = lambda i, d: np.asarray(made.scores(zero, zero, [i], [i - d]))  # noqa: E731
+  at = lambda i, d: np.asarray(made.scores(zero, zero, [i], [i - d]))
   np.testing.assert_allclose(at(50, 20), at(100, 20), atol=1e-6)
   x = [float(fire.normalized(jnp.array([i]), jnp.array([i - 20]), 0.1, 100.0)[0, 0]) for i in (100, 1000, 100_000)]
   assert x[0] > x[1] > x[2]

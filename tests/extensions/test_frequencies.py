@@ -145,7 +145,7 @@ def test_explicit_gain_replaces_the_computed_one():
 
 def test_deepseeks_gains(bind):
   """Gain m(s, a) / m(s, b) where both are given; all scores times m(s, b)^2, rotated or not."""
-  m = lambda coefficient: 0.1 * coefficient * math.log(40) + 1  # noqa: E731
+  m = lambda coefficient: 0.1 * coefficient * math.log(40) + 1
   made = extensions.make("yarn", factor=40.0, original_length=64, mscale=0.707, mscale_all_dim=0.5)
   np.testing.assert_allclose(made.frequencies(8, 1e4, 100)[1], m(0.707) / m(0.5), rtol=1e-12)
   run = bind(extensions.apply(made, RoPE(rotary_dim=4)), Dims(1, 8, 8, 64))
