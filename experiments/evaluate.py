@@ -28,6 +28,7 @@ def main(argv: Sequence[str]) -> int | None:
   parser.add_argument("--stride", metavar="N", help="distance of windows; 0: they do not overlap. Less than the length adds the sliding protocol")
   parser.add_argument("--last_k", metavar="K", help="tokens of the last-k protocol; 0 leaves it out")
   parser.add_argument("--controls", metavar="A,B", help="window, truncate, both, or 'none'")
+  parser.add_argument("--beyond", choices=("error", "note"), default="error", help="a length that the encoding cannot serve: refuse, or write rows without a number that say why")
   parser.add_argument("--step", type=int, metavar="N", help="which checkpoint; default: the last")
   parser.add_argument("--output", default="", metavar="FILE", help="where rows go; default: DIR/results.jsonl")
   parser.add_argument("--download", action="store_true", help="allow the data set to be downloaded")
@@ -44,8 +45,9 @@ def main(argv: Sequence[str]) -> int | None:
   if options.extension or extension:
     changed |= {"extension.name": options.extension, **dict(o.replace("=", "\n", 1).split("\n", 1) for o in ("extension." + e for e in extension))}
   if options.data:
-    changed |= {"data.name": "text", "data.path": options.data} if any(c in options.data for c in "*?/.[") else {"data.name": options.data}
-  run.evaluate(options.workdir, changed, step=options.step, output=options.output, download=options.download)
+    files = any(c in options.data for c in "*?/.[")
+    changed |= {"data.name": "text", "data.path": options.data} if files else {"data.name": options.data, "data.path": ""}
+  run.evaluate(options.workdir, changed, step=options.step, output=options.output, download=options.download, beyond=options.beyond)
   return 0
 
 

@@ -68,7 +68,7 @@ def attend(
   b, t, h, c = q.shape
   dims = dims or Dims(h, c, h * c, 0)
   if constants is None:
-    constants = encoding.constants(dims, _length(encoding, q_positions, k_positions))
+    constants = encoding.constants(dims, lengths(encoding, q_positions, k_positions))
   p = encoding.prepare(params, jax.tree.map(jnp.asarray, constants))
   q_pos, k_pos, q_seg, k_seg = (_rows(x) for x in (q_positions, k_positions, q_segments, k_segments))
   q, k, v = (jnp.moveaxis(x, 2, 1) for x in (q, k, v))
@@ -116,7 +116,7 @@ def bias_matrix(encoding: Encoding, params: Any, q_positions, k_positions, num_h
   if not encoding.content_free:
     raise ValueError(f"{type(encoding).__name__} adds to the scores what depends on queries and keys; bias_matrix shows content-free encodings only")
   q_pos, k_pos = jnp.asarray(q_positions), jnp.asarray(k_positions)
-  constants = encoding.constants(Dims(num_heads, 2, 2 * num_heads, 0), _length(encoding, q_pos, k_pos))
+  constants = encoding.constants(Dims(num_heads, 2, 2 * num_heads, 0), lengths(encoding, q_pos, k_pos))
   mine, shared = encoding.heads(encoding.prepare(params, jax.tree.map(jnp.asarray, constants)))
   blank = jnp.zeros((num_heads, q_pos.size, k_pos.size), jnp.float32)
   nothing = jnp.zeros((q_pos.size, 0)), jnp.zeros((k_pos.size, 0))
@@ -155,7 +155,7 @@ def _rows(x):
   return x[:1] if known is not None and (x == x[:1]).all() else x
 
 
-def _length(encoding: Encoding, q_positions, k_positions) -> int:
+def lengths(encoding: Encoding, q_positions, k_positions) -> int:
   known = concrete(q_positions), concrete(k_positions)
   if all(x is not None for x in known):
     return int(max((x.max() for x in known if x.size), default=0)) + 1

@@ -7,9 +7,10 @@ import hashlib
 import json
 import os
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,18 +25,10 @@ from posx.evaluation.windows import Windows, place
 from posx.study import results
 
 
-@dataclasses.dataclass(frozen=True)
-class Request:
-  """One array of losses: what the model is and where its windows lie."""
-
-  extension: str  # '' or the extension's representation
-  control: str
-  length: int
-  windows: Windows
-  window: int | None  # attention limited to so many tokens
-
-
-def evaluate(workdir: str | Path, changes: Mapping[str, Any], *, step: int | None = None, output: str = "", download: bool = False, say: Callable[[str], None] = print) -> list[results.Row]:
+def evaluate(
+  workdir: str | Path, changes: Mapping[str, Any], *, step: int | None = None, output: str = "", download: bool = False, beyond: str = "error",
+  say: Callable[[str], None] = print,
+) -> list[results.Row]:  # fmt: skip
   """Evaluates the run in `workdir`; appends rows to its results and returns them.
 
   Args:
@@ -44,6 +37,7 @@ def evaluate(workdir: str | Path, changes: Mapping[str, Any], *, step: int | Non
     step: which checkpoint; None for the last.
     output: where rows go; '' for results.jsonl of the run folder.
     download: whether the data set may be downloaded.
+    beyond: what to do with a length that the encoding cannot serve: 'error', or 'note' for rows without a number.
     say: receives a line for each length.
 
   Raises:
@@ -58,69 +52,113 @@ def evaluate(workdir: str | Path, changes: Mapping[str, Any], *, step: int | Non
   if not lengths or lengths[0] < 1:
     raise UserError(f"eval.lengths must be positive tokens, got {tuple(settings.lengths)}")
   if settings.last_k > lengths[0]:
-    raise UserError(f"eval.last_k={settings.last_k} exceeds the shortest length {lengths[0]}; give at most {lengths[0]}, or 0 to leave it out")
+    raise UserError(f"eval.last_k={settings.last_k} exceeds the shortest length {lengths[0]}; give at most that, or 0 to leave it out")
+  if output and Path(output).is_dir():
+    raise UserError(f"{output} is a folder; --output names the file that rows are added to")
+  _check_text(config, trained)
   corpus = data.load(config.data, settings.split, download=download)
   tokens, names = data.segments(corpus, length=lengths[-1], documents=settings.documents)
-  model = decoder.from_config(config, corpus.vocab_size)
+  if settings.targets > tokens.shape[1] - 1:
+    raise UserError(f"eval.targets={settings.targets} exceeds the longest window of {lengths[-1]} tokens; give at most that, or 0")
   params = params if "params" in params else {"params": params}
-  job = _Job(Path(workdir), config, model, params, corpus, tokens, step, say)
+  job = _Job(Path(workdir), config, trained, params, corpus, tokens, step, say, beyond)
   made = [row for length in lengths for row in job.rows(length)]
   results.append(output or Path(workdir) / results.FILE, made)
   job.summary(names)
   return made
 
 
+class Picked(NamedTuple):
+  """What one protocol takes out: losses [documents, targets], and the tokens they are of."""
+
+  protocol: dict[str, Any]
+  losses: np.ndarray
+  scored: np.ndarray
+
+
 class _Job:
   """The evaluation of one (weights, extension, text): knows its windows, its stored losses and its rows."""
 
-  def __init__(self, workdir: Path, config, model, params, corpus, tokens, step, say):
-    self.config, self.model, self.params, self.tokens, self.step = config, model, params, tokens, step
+  def __init__(self, workdir: Path, config, trained, params, corpus, tokens, step, say, beyond):
+    self.config, self.params, self.tokens, self.step = config, params, tokens, step
     self.corpus, self.say, self.workdir = corpus, say, workdir
     self.total = tokens.shape[1] - 1
     self.trained = config.train.length
     self.targets = min(config.eval.targets or min(config.eval.lengths), self.total)
-    self.plain = decoder.from_config(config, corpus.vocab_size, encoding=configs.encoding(configs.override(_copy(config), {"extension.name": ""})))
+    self.model = decoder.from_config(config, corpus.vocab_size)
+    self.plain = decoder.from_config(trained, corpus.vocab_size)
     self.extension = configs.extension(config)
+    self.digest = _digest(params)
     self.seconds = self.computed = 0.0
+    limit = self.model.encoding.max_context
+    self.context = (limit or self.trained) if limit is not None else 0
+    self.refused: dict[int, str] = {}
+    for length in config.eval.lengths if not self.context else ():
+      try:
+        self.model.encoding.check(self.model.dims, length)
+      except ValueError as error:
+        if beyond == "error":
+          raise
+        self.refused[length] = str(error)
     folder = workdir / "losses"
     try:
       folder.mkdir(exist_ok=True)
     except OSError as error:
       raise UserError(f"{folder} cannot be written: {error.strerror or error}; losses are kept there") from error
-    limit = self.model.encoding.max_context
-    self.context = (limit or self.trained) if limit is not None else 0
-    for length in config.eval.lengths:
-      if not self.context:
-        self.model.encoding.check(self.model.dims, length)
 
   def rows(self, length: int) -> list[results.Row]:
     """All rows of one length: the model, then its controls."""
-    controls = [c for c in self.config.eval.controls if self.extension is None]
-    reference = self._truncated() if "truncate" in self.config.eval.controls or self.context else None
-    losses, windows = reference if self.context else self._full(length)
-    made = self._rows(length, "", losses, windows, reference)
+    controls = self.config.eval.controls
+    reference = self._reference(length) if "truncate" in controls else []
+    if length in self.refused:
+      made = self._without_number(length)
+    elif self.context and length > self.context:
+      made = self._rows(length, "", self._fed(length, self.context), reference)
+    else:
+      made = self._rows(length, "", self._picked(*self._full(self.model, length), buckets=True), reference)
+    if self.model.encoding != self.plain.encoding:
+      return made
     if "truncate" in controls:
-      made += self._rows(length, "truncate", *reference, reference)
-    if "window" in controls:
-      losses, windows = self._full(length, window=self.trained)
-      made += self._rows(length, "window", losses, windows, reference)
+      made += self._rows(length, "truncate", self._reference(length), reference)
+    if "window" in controls and length not in self.refused:
+      made += self._rows(length, "window", self._picked(*self._full(self.plain, length, window=self.trained), buckets=True), reference)
     return made
 
-  def _full(self, length: int, window: int | None = None):
+  def _full(self, model, length: int, window: int | None = None):
     """(losses, windows) at a length, with attention limited to `window` tokens or not."""
     windows = place(self.total, length, min(self.config.eval.stride or length, length), self.targets)
-    return self._losses(self.plain if window else self.model, windows, None if window and length <= window else window), windows
+    return self._losses(model, windows, None if window and length <= window else window), windows
 
-  def _truncated(self):
-    """(losses, windows) of the plain model that is only ever fed the last tokens of its trained length."""
-    length = min(self.context or self.trained, self.total)
-    windows = place(self.total, length, max(1, length // 2), self.targets)
-    return self._losses(self.plain, windows, None), windows
+  def _picked(self, losses: np.ndarray, windows: Windows, buckets: bool = False) -> list[Picked]:
+    """What every protocol takes out of the losses, and the tokens that these losses are of."""
+    targets, k = windows.cut(self.tokens), self.config.eval.last_k
+    both = zip(rows.selections(losses, windows, k), rows.selections(targets, windows, k), strict=True)
+    picked = [Picked(protocol, found, scored) for (protocol, found), (_, scored) in both]
+    if buckets:
+      parts = protocols.buckets(losses, windows), protocols.buckets(targets, windows)
+      picked += [Picked({"protocol": "bucket", "bucket": f"{a}-{b}"}, parts[0][a, b], parts[1][a, b]) for a, b in parts[0]]
+    return picked
+
+  def _fed(self, length: int, context: int) -> list[Picked]:
+    """The plain model that is only ever fed its last tokens: `context` of them, or at least 7/8 of that, before each target."""
+    windows = place(self.total, context, max(1, context // 8), max(self.targets, self.config.eval.last_k))
+    whole = protocols.sliding(self._losses(self.plain, windows, None), windows)
+    return [
+      Picked(protocol, whole[:, whole.shape[1] - n :], self.tokens[:, self.tokens.shape[1] - n :])
+      for protocol in self._protocols(length)
+      for n in [protocol.get("k") or self.targets]
+    ]
+
+  def _reference(self, length: int) -> list[Picked]:
+    """What the plain model makes of the same targets if it forgets all but the last tokens of its trained length."""
+    if length <= self.trained:  # there is nothing to forget
+      return self._picked(*self._full(self.plain, length))
+    return self._fed(length, self.trained)
 
   def _losses(self, model, windows: Windows, window: int | None) -> np.ndarray:
     about = {
-      "encoding": repr(model.encoding), "window": window, "step": self.step, "windows": dataclasses.asdict(windows),
-      "tokens": protocols.target_hash(self.tokens, self.tokens.shape[1]), "data": self.corpus.fingerprint,
+      "encoding": repr(model.encoding), "params": self.digest, "window": window, "step": self.step, "windows": dataclasses.asdict(windows),
+      "tokens": protocols.target_hash(self.tokens), "data": self.corpus.fingerprint,
     }  # fmt: skip
     about = json.dumps(about, sort_keys=True)
     path = self.workdir / "losses" / f"{windows.length}-{hashlib.sha256(about.encode()).hexdigest()[:16]}.npz"
@@ -128,7 +166,8 @@ class _Job:
       with np.load(path) as kept:
         return kept["losses"]
     started = time.time()
-    losses = window_losses(dataclasses.replace(model, window=window or model.window), self.params, self.tokens, windows)
+    narrow = min((w for w in (window, model.window) if w), default=None)
+    losses = window_losses(dataclasses.replace(model, window=narrow), self.params, self.tokens, windows)
     self.seconds += time.time() - started
     self.computed += losses.size
     temporary = path.with_suffix(f".{os.getpid()}.tmp.npz")
@@ -139,39 +178,31 @@ class _Job:
     self.say(f"{self.config.encoding.name}{name} at {windows.length} tokens{limited}: {losses.shape[1]} windows of {losses.shape[0]} documents in {time.time() - started:.1f} s")
     return losses
 
-  def _rows(self, length: int, control: str, losses: np.ndarray, windows: Windows, reference) -> list[results.Row]:
-    if control == "truncate" or (self.context and control == ""):
-      chosen = self._truncated_selections(length, losses, windows)
-    else:
-      chosen = list(rows.selections(losses, windows, self.config.eval.last_k))
+  def _rows(self, length: int, control: str, picked: list[Picked], reference: list[Picked]) -> list[results.Row]:
+    bound = {json.dumps(each.protocol): measure(each.losses) for each in reference}
+    return [self._row(length, control, each, measure(each.losses), bound.get(json.dumps(each.protocol))) for each in picked]
+
+  def _without_number(self, length: int) -> list[results.Row]:
+    """Rows that say why there is no number."""
+    targets = {"nonoverlapping": self.targets, "sliding": self.targets, "last_k": self.config.eval.last_k}
     made = []
-    for protocol, picked in chosen:
-      bound = self._reference(reference, picked.shape[1])
-      made.append(self._row(length, control, protocol, measure(picked), bound, picked.shape[1]))
-    if control in ("", "window") and not self.context:
-      for (first, last), picked in protocols.buckets(losses, windows).items():
-        made.append(self._row(length, control, {"protocol": "bucket", "bucket": f"{first}-{last}"}, measure(picked), None, self.targets))
+    for protocol in self._protocols(length):
+      n = targets[protocol["protocol"]]
+      nothing = Measure(float("nan"), None, n * len(self.tokens), len(self.tokens))
+      scored = self.tokens[:, self.tokens.shape[1] - n :]
+      made.append({**self._row(length, "", Picked(protocol, np.empty(0), scored), nothing, None), "note": self.refused[length]})
     return made
 
-  def _truncated_selections(self, length: int, losses, windows):
-    """The truncated model under the names of the protocols of this length: it scores the same targets."""
-    whole = protocols.sliding(losses, windows)
-    stride = self.config.eval.stride
-    yield {"protocol": "nonoverlapping", "stride": length}, whole
+  def _protocols(self, length: int) -> list[dict[str, Any]]:
+    """The protocols over whole windows that are asked for."""
+    stride, k = self.config.eval.stride, self.config.eval.last_k
+    made: list[dict[str, Any]] = [] if length % (stride or length) else [{"protocol": "nonoverlapping", "stride": length}]
     if stride and stride < length:
-      yield {"protocol": "sliding", "stride": stride}, whole
-    if self.config.eval.last_k:
-      yield {"protocol": "last_k", "k": self.config.eval.last_k}, whole[:, whole.shape[1] - self.config.eval.last_k :]
+      made.append({"protocol": "sliding", "stride": stride})
+    return made + ([{"protocol": "last_k", "k": k}] if k else [])
 
-  def _reference(self, reference, targets: int) -> Measure | None:
-    """What truncation makes of the last `targets` targets."""
-    if reference is None:
-      return None
-    whole = protocols.sliding(*reference)
-    return measure(whole[:, whole.shape[1] - targets :])
-
-  def _row(self, length: int, control: str, protocol: dict[str, Any], result: Measure, reference: Measure | None, targets: int) -> results.Row:
-    scored = self.tokens[:, self.tokens.shape[1] - targets :]
+  def _row(self, length: int, control: str, picked: Picked, result: Measure, reference: Measure | None) -> results.Row:
+    scored = picked.scored
     name = type(self.extension).name if self.extension is not None else ""
     factor = getattr(self.extension, "factor", None)
     if factor == 0:
@@ -184,10 +215,10 @@ class _Job:
       "factor": factor if control == "" else None,
       "train_length": self.trained,
       "length": length,
-      **protocol,
+      **picked.protocol,
       "control": control,
       **rows.fields(result, reference, max(1, self.corpus.num_bytes(scored)) / scored.size),
-      "target_hash": protocols.target_hash(self.tokens, targets),
+      "target_hash": protocols.target_hash(scored),
       "context": "no separator before the first token",
       "data": self.corpus.dataset,
       "split": self.corpus.split,
@@ -200,8 +231,22 @@ class _Job:
     self.say(f"{len(names)} documents, the last {self.targets} tokens of each scored at every length; {speed}")
 
 
-def _copy(config):
-  return configs.from_json(configs.to_json(config))
+def _check_text(config, trained) -> None:
+  """Refuses another text if its tokens would not be those of the model."""
+  same = (config.data.name, config.data.path) == (trained.data.name, trained.data.path)
+  if not same and config.data.tokenizer != "bytes":
+    raise UserError(
+      f"the model reads pieces of {trained.data.name!r}, and another text would get pieces of its own; "
+      "evaluate on its own data, or train with data.tokenizer=bytes"
+    )
+
+
+def _digest(tree) -> int:
+  """Names the weights, so that losses of others are not taken for theirs."""
+  total = 0
+  for leaf in _leaves(tree):
+    total = zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8).reshape(-1), total)
+  return total
 
 
 def _leaves(tree):

@@ -52,7 +52,7 @@ def arguments(workdir: str, request: Request) -> list[str]:
   # All settings, for they may have changed since the run was made, which keeps its own.
   fields = {field: spell(value) for field, value in request.items() if field != "extension"}
   fields |= {"controls": fields["controls"] or "none"} if "controls" in fields else {}
-  argv = [f"--workdir={workdir}", *(f"--{field}={value}" for field, value in fields.items())]
+  argv = [f"--workdir={workdir}", "--beyond=note", *(f"--{field}={value}" for field, value in fields.items())]
   name, _, factor = request["extension"].partition(":")
   argv += [f"--extension={name}"] if name else []
   return argv + ([f"--extension.factor={factor}"] if factor else [])

@@ -1,0 +1,249 @@
+"""Attention with position: posx beside its peers on the same cores in the same minutes; medians and ratios.
+
+    python -m benchmarks.attention [--length=4096] [--repeats=7] [--json=FILE] [--no_peers]
+
+Contestants take turns, so that a noisy machine is noisy for all of them. One core is used (the first allowed one) unless
+--devices says otherwise. PyTorch is measured if it is installed: `pip install posx[peers]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+
+def parse() -> argparse.Namespace:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--length", type=int, default=4096, help="tokens")
+  parser.add_argument("--heads", type=int, default=8)
+  parser.add_argument("--head_dim", type=int, default=64)
+  parser.add_argument("--repeats", type=int, default=7)
+  parser.add_argument("--json", default="", help="write all numbers there")
+  parser.add_argument("--no_peers", action="store_true", help="posx alone")
+  parser.add_argument("--part", default="", help="for the benchmark itself: which measurement this process makes")
+  return parser.parse_args()
+
+
+def pin(count: int) -> None:
+  """Keeps this process on `count` of its cores, before any library starts its threads."""
+  os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
+
+
+def take_turns(contestants: dict, repeats: int) -> dict[str, float]:
+  """name -> median seconds; every round runs each contestant once."""
+  for run in contestants.values():
+    run()
+  seconds: dict[str, list[float]] = {name: [] for name in contestants}
+  for _ in range(repeats):
+    for name, run in contestants.items():
+      began = time.perf_counter()
+      run()
+      seconds[name].append(time.perf_counter() - began)
+  return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def inputs(args, length: int):
+  import jax
+
+  keys = jax.random.split(jax.random.key(0), 4)
+  return [jax.random.normal(key, (1, length, args.heads, args.head_dim)) for key in keys]
+
+
+def posx_runs(args, length: int, encoding: str, plan: str = "tiled", devices: int = 1) -> tuple:
+  """(forward, forward + backward), compiled, and the memory of each beyond inputs and outputs, in bytes."""
+  import jax
+  import numpy as np
+
+  import posx
+
+  q, k, v, g = inputs(args, length)
+  made = posx.encodings.make(encoding)
+  params = made.init(jax.random.key(1), posx.Dims(args.heads, args.head_dim, args.heads * args.head_dim, length))
+  positions = np.arange(length, dtype=np.int32)
+
+  def forward(q, k, v, params):
+    where = {"q_positions": positions, "k_positions": positions}
+    if devices == 1:
+      return posx.attend(q, k, v, encoding=made, params=params, plan=plan, **where)
+    from posx.attention.sharded import attend_sharded
+
+    mesh = jax.make_mesh((devices,), ("heads",), axis_types=(jax.sharding.AxisType.Auto,))
+    return attend_sharded(q, k, v, mesh=mesh, axis="heads", encoding=made, params=params, plan=plan, **where)
+
+  def both(q, k, v, params, g):
+    out, pull = jax.vjp(forward, q, k, v, params)
+    return out, pull(g)
+
+  one = jax.jit(forward).lower(q, k, v, params).compile()
+  two = jax.jit(both).lower(q, k, v, params, g).compile()
+  memory = [f.memory_analysis().temp_size_in_bytes for f in (one, two)]
+  return lambda: jax.block_until_ready(one(q, k, v, params)), lambda: jax.block_until_ready(two(q, k, v, params, g)), memory
+
+
+def torch_runs(args, length: int, alibi: bool) -> tuple:
+  """(forward, forward + backward) of PyTorch's scaled_dot_product_attention, with the bias array that ALiBi needs there."""
+  import numpy as np
+  import torch
+  import torch.nn.functional as F
+
+  import posx
+
+  torch.set_num_threads(len(os.sched_getaffinity(0)))
+  q, k, v, g = (torch.from_numpy(np.array(x)).transpose(1, 2).contiguous() for x in inputs(args, length))
+  bias = None
+  if alibi:
+    slopes = torch.from_numpy(np.array(posx.encodings.alibi.slopes(args.heads)))
+    distance = (torch.arange(length)[:, None] - torch.arange(length)[None]).float()
+    bias = (-slopes[:, None, None] * distance).masked_fill(distance < 0, float("-inf"))[None]
+
+  def attention(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=bias is None)
+
+  def forward():
+    with torch.no_grad():
+      attention(q, k, v)
+
+  def both():
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    attention(*leaves).backward(g)
+
+  return forward, both
+
+
+def flex_run(args, length: int):
+  """Forward of PyTorch's FlexAttention with ALiBi; it has no backward on a CPU."""
+  import numpy as np
+  import torch
+  from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+  import posx
+
+  slopes = torch.from_numpy(np.array(posx.encodings.alibi.slopes(args.heads)))
+  q, k, v, _ = (torch.from_numpy(np.array(x)).transpose(1, 2).contiguous() for x in inputs(args, length))
+  mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device="cpu")
+  compiled = torch.compile(flex_attention)
+
+  def run():
+    with torch.no_grad():
+      compiled(q, k, v, score_mod=lambda s, b, h, i, j: s - slopes[h] * (i - j), block_mask=mask)
+
+  return run
+
+
+def matmul():
+  import jax
+
+  m = jax.random.normal(jax.random.key(2), (1536, 1536))
+  product = jax.jit(lambda m: m @ m)
+  return lambda: jax.block_until_ready(product(m))
+
+
+def compare(args) -> dict:
+  """Everything that one core measures at one length."""
+  pin(1)
+  contestants, memory = {"matmul": matmul()}, {}
+  for encoding in ("nope", "rope", "alibi", "kerple", "t5", "shaw"):
+    forward, both, memory[encoding] = posx_runs(args, args.length, encoding)
+    contestants |= {f"posx {encoding} forward": forward, f"posx {encoding} both": both}
+  forward, both, memory["dense"] = posx_runs(args, args.length, "alibi", plan="dense")
+  contestants |= {"bias array alibi forward": forward, "bias array alibi both": both}
+  if not args.no_peers:
+    for name, alibi in (("nothing", False), ("alibi", True)):
+      forward, both = torch_runs(args, args.length, alibi)
+      contestants |= {f"torch {name} forward": forward, f"torch {name} both": both}
+    try:
+      contestants["flex alibi forward"] = flex_run(args, args.length)
+      contestants["flex alibi forward"]()
+    except Exception as error:
+      del contestants["flex alibi forward"]
+      print(f"FlexAttention does not run here: {type(error).__name__}", file=sys.stderr)
+  return {"seconds": take_turns(contestants, args.repeats), "memory": memory}
+
+
+def doubling(args) -> dict:
+  """Time at 32,768 tokens over time at 16,384."""
+  pin(1)
+  runs = {str(n): posx_runs(args, n, "alibi")[0] for n in (16384, 32768)}
+  return take_turns(runs, max(3, args.repeats // 2))
+
+
+def memory(args) -> dict:
+  """Bytes beyond inputs and outputs at 8,192 tokens."""
+  return dict(zip(("forward", "both"), posx_runs(args, 8192, "alibi")[2], strict=True))
+
+
+def cores(args) -> dict:
+  """Forward + backward on one host device and on two."""
+  import jax
+
+  jax.config.update("jax_num_cpu_devices", 2)
+  runs = {str(n): posx_runs(args, args.length, "alibi", devices=n)[1] for n in (1, 2)}
+  return take_turns(runs, args.repeats)
+
+
+def single_core(args) -> dict:
+  pin(1)
+  return take_turns({"1": posx_runs(args, args.length, "alibi")[1]}, args.repeats)
+
+
+PARTS = {"compare": compare, "doubling": doubling, "memory": memory, "cores": cores, "single_core": single_core}
+
+
+def measure(args, part: str) -> dict:
+  """One part in a process of its own, with the environment that posx trains in."""
+  from posx import runtime
+
+  own = [f"--length={args.length}", f"--heads={args.heads}", f"--head_dim={args.head_dim}", f"--repeats={args.repeats}"]
+  command = [sys.executable, "-m", "benchmarks.attention", f"--part={part}", *own, *(["--no_peers"] if args.no_peers else [])]
+  done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **runtime.cpu_environment()})
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+def table(args, found: dict) -> list[tuple[str, str]]:
+  seconds, memory = found["compare"]["seconds"], found["memory"]
+  flops = 2 * args.heads * args.head_dim * args.length**2  # 4 T^2 / 2 c a head, the causal half
+  rate = 2 * 1536**3 / seconds["matmul"]
+  share = lambda name, times: f"{times * flops / seconds[name] / rate:.2f}"
+  rows = [
+    ("matrix product of 1,536", f"{rate / 1e9:.0f} GF/s"),
+    ("ALiBi forward, share of the product's rate", share("posx alibi forward", 1)),
+    ("ALiBi forward + backward, share", share("posx alibi both", 3.5)),
+  ]
+  ratio = lambda theirs, ours: f"{seconds[theirs] / seconds[ours]:.2f} x faster" if theirs in seconds else "not measured"
+  for name, theirs in (("PyTorch SDPA without any bias", "torch nothing"), ("PyTorch SDPA with the ALiBi array", "torch alibi"), ("a bias array in JAX", "bias array alibi")):
+    for what in ("forward", "both"):
+      rows.append((f"ALiBi against {name}, {what}", ratio(f"{theirs} {what}", f"posx alibi {what}")))
+  rows.append(("ALiBi against FlexAttention, forward", ratio("flex alibi forward", "posx alibi forward")))
+  for name in ("rope", "alibi", "kerple", "t5", "shaw"):
+    rows.append((f"{name} against no encoding, both", f"{seconds[f'posx {name} both'] / seconds['posx nope both']:.2f} x"))
+  rows += [
+    ("extra memory at 8,192 tokens, forward / both", f"{memory['forward'] / 1e6:.0f} / {memory['both'] / 1e6:.0f} MB"),
+    ("32,768 against 16,384 tokens, forward", f"{found['doubling']['32768'] / found['doubling']['16384']:.2f} x"),
+    ("two devices against one core, both", f"{found['single_core']['1'] / found['cores']['2']:.2f} x faster"),
+  ]
+  return rows
+
+
+def main() -> None:
+  args = parse()
+  if args.part:
+    print(json.dumps(PARTS[args.part](args)))
+    return
+  found = {part: measure(args, part) for part in PARTS}
+  rows = table(args, found)
+  print(f"attention, {args.length} tokens, {args.heads} heads of {args.head_dim}, float32, causal, one core unless said\n")
+  width = max(len(name) for name, _ in rows)
+  for name, value in rows:
+    print(f"{name:<{width}}  {value}")
+  if args.json:
+    with open(args.json, "w") as file:
+      json.dump({"command": sys.argv, **found}, file, indent=2)
+
+
+if __name__ == "__main__":
+  main()

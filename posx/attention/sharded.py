@@ -1,0 +1,62 @@
+"""Attention over several devices: each has its share of the heads or of the batch, and no communication is needed.
+
+On a CPU with n cores, n host devices (`jax_num_cpu_devices`) are the way to use them all: threads inside loops help
+little.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from posx.attention.attend import attend, lengths
+from posx.encodings.base import Dims, Encoding, merge
+
+
+def attend_sharded(
+  q, k, v, *, mesh: Mesh, axis: str, over: Literal["heads", "batch"] = "heads", encoding: Encoding, params: Any,
+  q_positions, k_positions, q_segments=None, k_segments=None, constants: Any = None, dims: Dims | None = None, **kwargs: Any,
+):  # fmt: skip
+  """`attend` with heads or batch rows shared out over one axis of a mesh; same arguments, same result.
+
+  Args:
+    mesh: the devices.
+    axis: name of the mesh axis.
+    over: 'heads' (of keys and queries alike) or 'batch'.
+
+  Raises:
+    ValueError: if the devices do not divide the key heads or the batch.
+  """
+  size, count = mesh.shape[axis], k.shape[2] if over == "heads" else q.shape[0]
+  if over not in ("heads", "batch"):
+    raise ValueError(f"attention is shared out over 'heads' or 'batch', got {over!r}")
+  if count % size:
+    raise ValueError(f"{size} devices do not divide {count} {'key heads' if over == 'heads' else 'rows'}; share out over the other, or use fewer devices")
+  dims = dims or Dims(q.shape[2], q.shape[3], q.shape[2] * q.shape[3], 0)
+  if constants is None:
+    constants = encoding.constants(dims, lengths(encoding, q_positions, k_positions))
+
+  def by_head(tree):
+    mine, shared = encoding.heads(tree)
+    share = P(axis) if over == "heads" else P()
+    return merge(jax.tree.map(lambda _: share, mine), jax.tree.map(lambda _: P(), shared))
+
+  heads = P(None, None, axis) if over == "heads" else P(axis)
+  segments = {n: x for n, x in (("q_segments", q_segments), ("k_segments", k_segments)) if x is not None}
+  rows = {n: P(axis) if over == "batch" and x.ndim == 2 and x.shape[0] > 1 else P() for n, x in segments.items()}
+  # positions known while tracing stay in the closure, where the attention sees their values and chooses a static plan
+  given = {"q_positions": q_positions, "k_positions": k_positions}
+  moving = {n: x for n, x in given.items() if isinstance(x, jax.core.Tracer) or (x.ndim == 2 and x.shape[0] > 1)}
+  fixed = {n: x for n, x in given.items() if n not in moving}
+  places = {n: P(axis) if over == "batch" and x.ndim == 2 and x.shape[0] > 1 else P() for n, x in moving.items()}
+
+  def local(q, k, v, params, constants, arrays):
+    return attend(q, k, v, encoding=encoding, params=params, constants=constants, dims=dims, **fixed, **arrays, **kwargs)
+
+  mapped = jax.shard_map(
+    local, mesh=mesh, in_specs=(heads, heads, heads, by_head(params), by_head(constants), {**rows, **places}), out_specs=heads, check_vma=False
+  )
+  return mapped(q, k, v, params, constants, {**segments, **moving})
