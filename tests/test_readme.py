@@ -55,7 +55,10 @@ def test_linen_block_trains_the_encoding():
   names: dict = {}
   exec(block("nn.Module"), names)
   x = jax.random.normal(jax.random.key(1), (2, 16, 32))
-  loss = lambda params: jnp.square(names["model"].apply(params, x, names["positions"])).sum()
+
+  def loss(params):
+    return jnp.square(names["model"].apply(params, x, names["positions"])).sum()
+
   gradient = jax.grad(loss)(names["params"])["params"]["encoding"]
   assert set(gradient) == {"a", "p"} and all(float(jnp.abs(g).max()) > 0 for g in gradient.values())
 
