@@ -42,6 +42,7 @@ def window_losses(model: Decoder, params: Any, tokens: np.ndarray, windows: Wind
   """
   model.encoding.check(model.dims, windows.length)
   constants = jax.device_put(jax.tree.map(jnp.asarray, model.constants(windows.length)))
+  params = jax.device_put(params)
   program = dataclasses.replace(model, encoding=model.encoding.program())
   places = [(d, s) for d in range(len(tokens)) for s in windows.starts]
   rows = max(1, min(_TOKENS_AT_ONCE // windows.length, len(places)))

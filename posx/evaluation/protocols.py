@@ -91,6 +91,6 @@ def buckets(losses: np.ndarray, windows: Windows) -> dict[tuple[int, int], np.nd
   return {(a, b): chosen[:, :, a:b].reshape(len(losses), -1) for a, b in zip(edges, edges[1:], strict=False)}
 
 
-def target_hash(tokens: np.ndarray, targets: int) -> str:
+def target_hash(scored: np.ndarray) -> str:
   """Names the scored tokens: rows with the same hash speak of the same targets."""
-  return hashlib.sha256(np.ascontiguousarray(tokens[:, tokens.shape[1] - targets :], "<i4").tobytes()).hexdigest()[:12]
+  return hashlib.sha256(np.ascontiguousarray(scored, "<i4").tobytes()).hexdigest()[:12]

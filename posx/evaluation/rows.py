@@ -23,6 +23,11 @@ def selections(losses: np.ndarray, windows: Windows, k: int) -> Iterator[tuple[d
     yield {"protocol": "last_k", "k": k}, protocols.last_k(losses, windows, k)
 
 
+def _exp(x: float) -> float:
+  with np.errstate(over="ignore", invalid="ignore"):
+    return float(np.exp(np.float64(x)))
+
+
 def fields(measure: Measure, reference: Measure | None, bytes_per_token: float) -> dict[str, Any]:
   """The numbers of a row; what is not finite becomes null, with a note that says so."""
   finite = lambda x: x if x is not None and math.isfinite(x) else None
@@ -33,7 +38,7 @@ def fields(measure: Measure, reference: Measure | None, bytes_per_token: float) 
     "stderr": finite(measure.stderr),
     "tokens": measure.tokens,
     "documents": measure.documents,
-    "ratio_to_truncation": finite(math.exp(min(measure.loss - reference.loss, 700.0))) if reference else None,
+    "ratio_to_truncation": finite(_exp(measure.loss - reference.loss)) if reference else None,
   }
   if not math.isfinite(measure.loss):
     row["note"] = f"the loss is {measure.loss}"

@@ -40,15 +40,19 @@ class Windows:
 
   def every(self, n: int) -> tuple[Windows, np.ndarray]:
     """The coarser windows of stride n x stride, and their numbers among these."""
-    index = np.arange(0, len(self.starts), n)
     coarse = place(self.total, self.length, self.stride * n, self.targets)
-    return coarse, index[: len(coarse.starts)]
+    return coarse, np.asarray([self.starts.index(start) for start in coarse.starts])
+
+  def cut(self, tokens: np.ndarray) -> np.ndarray:
+    """The targets [documents, windows, length] of tokens [documents, total + 1], laid out as their losses are."""
+    return np.stack([tokens[:, s + 1 : s + self.length + 1] for s in self.starts], axis=1)
 
 
 def place(total: int, length: int, stride: int, targets: int = 0) -> Windows:
-  """Lays windows from the end of the document backwards until the last `targets` targets are covered.
+  """Lays windows from the end of the document backwards until the last `targets` targets have their full context.
 
-  All lengths end at the same token, so the last targets are the same ones at every length.
+  A target belongs to the last `stride` tokens of a window, so at least length - stride tokens come before it (or all that
+  the document has). All lengths end at the same token, so the last targets are the same ones at every length.
 
   Args:
     total: number of targets of the document, N - 1 for N tokens.
@@ -71,7 +75,7 @@ def place(total: int, length: int, stride: int, targets: int = 0) -> Windows:
   starts, start = [], total - length
   while True:
     starts.append(max(start, 0))
-    if start <= 0 or start <= total - targets:
+    if start <= 0 or start + length - stride <= total - targets:
       break
     start -= stride
   return Windows(total, length, stride, targets, tuple(starts))
