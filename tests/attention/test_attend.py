@@ -56,7 +56,7 @@ def test_an_encoding_that_does_not_fit_the_head_is_refused():
 
 def test_length_dependent_encodings_want_to_know_the_length():
   dynamic = extensions.apply(extensions.make("dynamic_ntk", original_length=16), encodings.make("rope"))
-  with pytest.raises(ValueError, match="pass constants=encoding.constants"):
+  with pytest.raises(ValueError, match=r"pass constants=encoding\.constants"):
     jax.jit(lambda positions: call(encoding=dynamic, q_positions=positions, k_positions=positions))(jnp.arange(4))
   short = call(encoding=dynamic, q_positions=np.arange(4), k_positions=np.arange(4))
   far = call(encoding=dynamic, q_positions=np.arange(4) + 60, k_positions=np.arange(4) + 60)
