@@ -215,7 +215,11 @@ def table(args, found: dict) -> list[tuple[str, str]]:
     ("ALiBi forward + backward, share", share("posx alibi both", 3.5)),
   ]
   ratio = lambda theirs, ours: f"{seconds[theirs] / seconds[ours]:.2f} x faster" if theirs in seconds else "not measured"
-  for name, theirs in (("PyTorch SDPA without any bias", "torch nothing"), ("PyTorch SDPA with the ALiBi array", "torch alibi"), ("a bias array in JAX", "bias array alibi")):
+  for name, theirs in (
+    ("PyTorch SDPA without any bias", "torch nothing"),
+    ("PyTorch SDPA with the ALiBi array", "torch alibi"),
+    ("a bias array in JAX", "bias array alibi"),
+  ):
     for what in ("forward", "both"):
       rows.append((f"ALiBi against {name}, {what}", ratio(f"{theirs} {what}", f"posx alibi {what}")))
   rows.append(("ALiBi against FlexAttention, forward", ratio("flex alibi forward", "posx alibi forward")))

@@ -25,10 +25,17 @@ def main(argv: Sequence[str]) -> int | None:
   parser.add_argument("--split", metavar="NAME", help="train, validation or test")
   parser.add_argument("--documents", metavar="N", help="how many documents, the longest first; 0 for all that are long enough")
   parser.add_argument("--targets", metavar="N", help="tokens scored per document at every length; 0: as many as the shortest length")
-  parser.add_argument("--stride", metavar="N", help="distance of windows; 0: they do not overlap. Less than the length adds the sliding protocol")
+  parser.add_argument(
+    "--stride", metavar="N", help="distance of windows; 0: they do not overlap. Less than the length adds the sliding protocol"
+  )
   parser.add_argument("--last_k", metavar="K", help="tokens of the last-k protocol; 0 leaves it out")
   parser.add_argument("--controls", metavar="A,B", help="window, truncate, both, or 'none'")
-  parser.add_argument("--beyond", choices=("error", "note"), default="error", help="a length that the encoding cannot serve: refuse, or write rows without a number that say why")
+  parser.add_argument(
+    "--beyond",
+    choices=("error", "note"),
+    default="error",
+    help="a length that the encoding cannot serve: refuse, or write rows without a number that say why",
+  )
   parser.add_argument("--step", type=int, metavar="N", help="which checkpoint; default: the last")
   parser.add_argument("--output", default="", metavar="FILE", help="where rows go; default: DIR/results.jsonl")
   parser.add_argument("--download", action="store_true", help="allow the data set to be downloaded")
@@ -43,7 +50,10 @@ def main(argv: Sequence[str]) -> int | None:
   if changed.get("eval.controls") == "none":
     changed["eval.controls"] = ""
   if options.extension or extension:
-    changed |= {"extension.name": options.extension, **dict(o.replace("=", "\n", 1).split("\n", 1) for o in ("extension." + e for e in extension))}
+    changed |= {
+      "extension.name": options.extension,
+      **dict(o.replace("=", "\n", 1).split("\n", 1) for o in ("extension." + e for e in extension)),
+    }
   if options.data:
     files = any(c in options.data for c in "*?/.[")
     changed |= {"data.name": "text", "data.path": options.data} if files else {"data.name": options.data, "data.path": ""}

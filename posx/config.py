@@ -31,7 +31,10 @@ from posx.sections import SECTIONS
 if TYPE_CHECKING:
   from posx.encodings.base import Dims, Encoding
 
-ConfigDict = config_dict.ConfigDict
+if TYPE_CHECKING:
+  ConfigDict = Any  # its fields are made at run time
+else:
+  ConfigDict = config_dict.ConfigDict
 
 
 KINDS = ("encoding", "extension")
@@ -46,7 +49,7 @@ def _class(kind: str, name: str) -> type:
 
 
 def _section(cls: type, **first: Any) -> ConfigDict:
-  made = ConfigDict(first)
+  made = config_dict.ConfigDict(first)
   for name, (kind, value) in fields(cls).items():
     made[name] = config_dict.placeholder(kind.base) if value is None else kind.base(value)
   return made.lock()
@@ -59,13 +62,13 @@ def section(kind: Literal["encoding", "extension"], name: str) -> ConfigDict:
     UserError: if the name is unknown; lists the known ones.
   """
   if kind == "extension" and not name:
-    return ConfigDict({"name": ""}).lock()
+    return config_dict.ConfigDict({"name": ""}).lock()
   return _section(_class(kind, name), name=name)
 
 
 def default(encoding: str = "rope", extension: str = "") -> ConfigDict:
   """A whole configuration with defaults; locked, so that a misspelt field is an error."""
-  config = ConfigDict({"seed": 0, "encoding": section("encoding", encoding), "extension": section("extension", extension)})
+  config = config_dict.ConfigDict({"seed": 0, "encoding": section("encoding", encoding), "extension": section("extension", extension)})
   for name, cls in SECTIONS.items():
     config[name] = _section(cls)
   return config.lock()

@@ -18,7 +18,9 @@ from posx.decoder import Decoder
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=(4,))
 def _step(model: Decoder, last: bool, raw: bool, params, cache, tokens, positions, segments, slots, constants):
-  return model.apply(params, tokens, positions=positions, segments=segments, constants=constants, cache=cache, slots=slots, raw_keys=raw, last=last)
+  return model.apply(
+    params, tokens, positions=positions, segments=segments, constants=constants, cache=cache, slots=slots, raw_keys=raw, last=last
+  )
 
 
 class Decoding:
@@ -55,7 +57,9 @@ class Decoding:
     if not ring:
       model.encoding.check(model.dims, total or capacity)
     if self.follows and model.encoding.split()[0].length_dependent:
-      raise ValueError(f"{model.encoding} changes the input of tokens already read with the length; give total=, the number of positions in play")
+      raise ValueError(
+        f"{model.encoding} changes the input of tokens already read with the length; give total=, the number of positions in play"
+      )
     self.slots = Slots(capacity, ring, model.window or 0, sinks)
     self.used = 0
     self.next = np.zeros(batch, np.int64)

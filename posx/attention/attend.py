@@ -114,7 +114,9 @@ def bias_matrix(encoding: Encoding, params: Any, q_positions, k_positions, num_h
     ValueError: if what is added depends on queries and keys.
   """
   if not encoding.content_free:
-    raise ValueError(f"{type(encoding).__name__} adds to the scores what depends on queries and keys; bias_matrix shows content-free encodings only")
+    raise ValueError(
+      f"{type(encoding).__name__} adds to the scores what depends on queries and keys; bias_matrix shows content-free encodings only"
+    )
   q_pos, k_pos = jnp.asarray(q_positions), jnp.asarray(k_positions)
   constants = encoding.constants(Dims(num_heads, 2, 2 * num_heads, 0), lengths(encoding, q_pos, k_pos))
   mine, shared = encoding.heads(encoding.prepare(params, jax.tree.map(jnp.asarray, constants)))
@@ -160,7 +162,9 @@ def lengths(encoding: Encoding, q_positions, k_positions) -> int:
   if all(x is not None for x in known):
     return int(max((x.max() for x in known if x.size), default=0)) + 1
   if encoding.length_dependent:
-    raise ValueError(f"{encoding} depends on the length in play, which is not known here while tracing; pass constants=encoding.constants(dims, length)")
+    raise ValueError(
+      f"{encoding} depends on the length in play, which is not known here while tracing; pass constants=encoding.constants(dims, length)"
+    )
   return max(q_positions.shape[-1], k_positions.shape[-1])
 
 
@@ -174,7 +178,12 @@ def _check_shapes(q, k, v, q_positions, k_positions, q_segments, k_segments, win
     raise ValueError(f"q {q.shape}, k {k.shape} and v {v.shape} do not fit: they share b and c, k and v share u and g")
   if h % g:
     raise ValueError(f"{g} key heads do not divide {h} query heads")
-  for name, x, n in (("q_positions", q_positions, t), ("k_positions", k_positions, u), ("q_segments", q_segments, t), ("k_segments", k_segments, u)):
+  for name, x, n in (
+    ("q_positions", q_positions, t),
+    ("k_positions", k_positions, u),
+    ("q_segments", q_segments, t),
+    ("k_segments", k_segments, u),
+  ):
     if x is not None and x.shape not in ((n,), (b, n), (1, n)):
       raise ValueError(f"{name} must be [{n}] or [{b}, {n}], got {x.shape}")
     if x is not None and not jnp.issubdtype(x.dtype, jnp.integer):

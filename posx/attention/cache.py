@@ -36,7 +36,9 @@ class Cache:
 
   def note(self, slots: jax.Array, positions: jax.Array, segments: jax.Array) -> Cache:
     """The same memory with the tokens [b, t] that are about to be written to `slots` [t]."""
-    return dataclasses.replace(self, positions=self.positions.at[:, slots].set(positions), segments=self.segments.at[:, slots].set(segments))
+    return dataclasses.replace(
+      self, positions=self.positions.at[:, slots].set(positions), segments=self.segments.at[:, slots].set(segments)
+    )
 
 
 jax.tree_util.register_dataclass(Cache, ["keys", "values", "positions", "segments"], [])
@@ -71,7 +73,10 @@ class Slots:
 
   def __post_init__(self):
     if self.ring and self.capacity < self.window + self.sinks:
-      raise ValueError(f"a ring of {self.capacity} slots cannot hold a window of {self.window} and {self.sinks} first tokens; give at least {self.window + self.sinks}")
+      raise ValueError(
+        f"a ring of {self.capacity} slots cannot hold a window of {self.window} and {self.sinks} first tokens; "
+        f"give at least {self.window + self.sinks}"
+      )
 
   def take(self, used: int, count: int) -> np.ndarray:
     """int32 [count]: slots of tokens number used .. used + count - 1.
@@ -82,7 +87,10 @@ class Slots:
     index = np.arange(used, used + count)
     if not self.ring:
       if used + count > self.capacity:
-        raise ValueError(f"the cache holds {self.capacity} tokens, {used} are taken and {count} more do not fit; create it with capacity={used + count} or more")
+        raise ValueError(
+          f"the cache holds {self.capacity} tokens, {used} are taken and {count} more do not fit; "
+          f"create it with capacity={used + count} or more"
+        )
       return index.astype(np.int32)
     room = self.capacity - self.sinks
     if count > room - self.window + 1 and used + count > self.capacity:

@@ -34,7 +34,9 @@ def attend_sharded(
   if over not in ("heads", "batch"):
     raise ValueError(f"attention is shared out over 'heads' or 'batch', got {over!r}")
   if count % size:
-    raise ValueError(f"{size} devices do not divide {count} {'key heads' if over == 'heads' else 'rows'}; share out over the other, or use fewer devices")
+    raise ValueError(
+      f"{size} devices do not divide {count} {'key heads' if over == 'heads' else 'rows'}; share out over the other, or use fewer devices"
+    )
   dims = dims or Dims(q.shape[2], q.shape[3], q.shape[2] * q.shape[3], 0)
   if constants is None:
     constants = encoding.constants(dims, lengths(encoding, q_positions, k_positions))
@@ -57,6 +59,10 @@ def attend_sharded(
     return attend(q, k, v, encoding=encoding, params=params, constants=constants, dims=dims, **fixed, **arrays, **kwargs)
 
   mapped = jax.shard_map(
-    local, mesh=mesh, in_specs=(heads, heads, heads, by_head(params), by_head(constants), {**rows, **places}), out_specs=heads, check_vma=False
+    local,
+    mesh=mesh,
+    in_specs=(heads, heads, heads, by_head(params), by_head(constants), {**rows, **places}),
+    out_specs=heads,
+    check_vma=False,
   )
   return mapped(q, k, v, params, constants, {**segments, **moving})

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +54,9 @@ class Spec:
     return self.encoding.form == "elementwise" or (self.encoding.form == "distance" and not self.tabled)
 
 
-def attention(q, k, v, q_pos, k_pos, encoding: Encoding, p, *, scale, causal, window, q_segments, k_segments, block: tuple[int, int] | None, cpu: bool):
+def attention(
+  q, k, v, q_pos, k_pos, encoding: Encoding, p, *, scale, causal, window, q_segments, k_segments, block: tuple[int, int] | None, cpu: bool
+):
   """The same as `dense.attention`, without its memory. q [b h t c], k and v [b g u c], positions and segments [1 or b, t]."""
   b, h, t, _ = q.shape
   g, u = k.shape[1], k.shape[2]
@@ -64,7 +66,11 @@ def attention(q, k, v, q_pos, k_pos, encoding: Encoding, p, *, scale, causal, wi
   starts = start_of_run(q_pos), start_of_run(k_pos)
   consecutive = None not in starts
   offset = starts[0] - starts[1] if consecutive else 0
-  form = encoding.form if not encoding.uses("on_values") else max(encoding.form, "elementwise", key=("none", "distance", "elementwise", "rows").index)
+  form = (
+    encoding.form
+    if not encoding.uses("on_values")
+    else max(encoding.form, "elementwise", key=("none", "distance", "elementwise", "rows").index)
+  )
   short = consecutive and form in ("none", "distance") and q_segments is None and t <= 1024 and u <= 2048
 
   if form == "rows":
@@ -494,7 +500,9 @@ def _tiles_forward_rule(spec, q, k, v, p, arrays, bounds):
   """Notes which parameters are perturbed: constants cost no gradient work."""
   boxes = jax.tree.leaves(p, is_leaf=lambda x: isinstance(x, jax.custom_derivatives.CustomVJPPrimal))
   wanted = _Wanted(i for i, box in enumerate(boxes) if box.perturbed and jnp.issubdtype(box.value.dtype, jnp.floating))
-  plain = jax.tree.map(lambda box: box.value, (q, k, v, p, arrays, bounds), is_leaf=lambda x: isinstance(x, jax.custom_derivatives.CustomVJPPrimal))
+  plain = jax.tree.map(
+    lambda box: box.value, (q, k, v, p, arrays, bounds), is_leaf=lambda x: isinstance(x, jax.custom_derivatives.CustomVJPPrimal)
+  )
   out, saved = _tiles_forward(spec, *plain)
   return out, (wanted, saved)
 

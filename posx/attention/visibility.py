@@ -61,7 +61,9 @@ class Bounds:
 jax.tree_util.register_dataclass(Bounds, ["first", "last", "full_first", "full_last"], [])
 
 
-def tile_bounds(q_pos, k_pos, tiles: tuple[int, int], valid: tuple[int, int], *, causal, window, q_segments, k_segments) -> tuple[Bounds, Bounds]:
+def tile_bounds(
+  q_pos, k_pos, tiles: tuple[int, int], valid: tuple[int, int], *, causal, window, q_segments, k_segments
+) -> tuple[Bounds, Bounds]:
   """Bounds of key tiles for each query tile and of query tiles for each key tile, for any positions.
 
   A tile is skipped only if no pair in it can be visible, judged by the smallest and largest position and segment in it.

@@ -34,7 +34,8 @@ def _mixed(distance: Num[Array, "t u"], clip: int) -> list[tuple[Int[Array, "t u
   """(row, share) pairs of each distance: one for whole distances, the two neighbours of a fractional one."""
   if jnp.issubdtype(distance.dtype, jnp.integer):
     return [(index(distance, clip), 1.0)]
-  below = jnp.floor(distance)
+  # The compiler may evaluate the difference of two quotients twice, rounded differently; row and share must agree.
+  below = jax.lax.optimization_barrier(jnp.floor(distance))
   whole, part = below.astype(jnp.int32), distance - below
   return [(index(whole, clip), 1 - part), (index(whole + 1, clip), part)]
 

@@ -27,7 +27,9 @@ def _run(model: Decoder, params, tokens, targets, constants):
   return model.apply(params, tokens, targets, constants=constants, method="token_losses")
 
 
-def window_losses(model: Decoder, params: Any, tokens: np.ndarray, windows: Windows, progress: Callable[[int], None] = lambda n: None) -> np.ndarray:
+def window_losses(
+  model: Decoder, params: Any, tokens: np.ndarray, windows: Windows, progress: Callable[[int], None] = lambda n: None
+) -> np.ndarray:
   """Losses in nats, float32 [documents, windows, length].
 
   Args:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 
 import numpy as np
 
@@ -64,7 +65,9 @@ def nonoverlapping(losses: np.ndarray, windows: Windows) -> np.ndarray:
     UserError: if windows side by side are not among those computed.
   """
   if windows.length % windows.stride:
-    raise UserError(f"stride {windows.stride} does not divide length {windows.length}: windows side by side were not computed; give a stride that does")
+    raise UserError(
+      f"stride {windows.stride} does not divide length {windows.length}: windows side by side were not computed; give a stride that does"
+    )
   coarse, index = windows.every(windows.length // windows.stride)
   return sliding(losses[:, index], coarse)
 
@@ -88,7 +91,7 @@ def buckets(losses: np.ndarray, windows: Windows) -> dict[tuple[int, int], np.nd
   step = windows.length // windows.stride if windows.length % windows.stride == 0 else 1
   chosen = losses[:, ::step]
   edges = [0, *(e for e in (64 << n for n in range(32)) if e < windows.length), windows.length]
-  return {(a, b): chosen[:, :, a:b].reshape(len(losses), -1) for a, b in zip(edges, edges[1:], strict=False)}
+  return {(a, b): chosen[:, :, a:b].reshape(len(losses), -1) for a, b in itertools.pairwise(edges)}
 
 
 def target_hash(scored: np.ndarray) -> str:

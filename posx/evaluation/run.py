@@ -26,7 +26,13 @@ from posx.study import results
 
 
 def evaluate(
-  workdir: str | Path, changes: Mapping[str, Any], *, step: int | None = None, output: str = "", download: bool = False, beyond: str = "error",
+  workdir: str | Path,
+  changes: Mapping[str, Any],
+  *,
+  step: int | None = None,
+  output: str = "",
+  download: bool = False,
+  beyond: str = "error",
   say: Callable[[str], None] = print,
 ) -> list[results.Row]:  # fmt: skip
   """Evaluates the run in `workdir`; appends rows to its results and returns them.
@@ -175,7 +181,8 @@ class _Job:
     os.replace(temporary, path)
     limited = f", attention to the last {window}" if window else ""
     name = f" + {self.config.extension.name}" if self.extension is not None and model is self.model else ""
-    self.say(f"{self.config.encoding.name}{name} at {windows.length} tokens{limited}: {losses.shape[1]} windows of {losses.shape[0]} documents in {time.time() - started:.1f} s")
+    size = f"{losses.shape[1]} windows of {losses.shape[0]} documents"
+    self.say(f"{self.config.encoding.name}{name} at {windows.length} tokens{limited}: {size} in {time.time() - started:.1f} s")
     return losses
 
   def _rows(self, length: int, control: str, picked: list[Picked], reference: list[Picked]) -> list[results.Row]:

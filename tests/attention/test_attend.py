@@ -71,7 +71,7 @@ def test_integers_of_any_kind_count_alike(dtype, plan):
   """Differences of unsigned or narrow integers would wrap around: 0 - 1 is not the future then."""
   pos = np.array([0, 100, 3, 127])
   for traced in (False, True):
-    run = lambda positions: call(q_positions=positions, k_positions=positions, plan=plan)  # noqa: E731
+    run = lambda positions: call(q_positions=positions, k_positions=positions, plan=plan)
     found = (jax.jit(run) if traced else run)(jnp.asarray(pos.astype(dtype)) if traced else pos.astype(dtype))
     np.testing.assert_allclose(found, call(q_positions=pos, k_positions=pos, plan="dense"), atol=1e-6)
 

@@ -83,9 +83,7 @@ def test_the_bias_comes_after_the_scale(plan):
   q = jnp.array([10.0, 0, 0, 0]).reshape(1, 1, 1, 4)
   k = jnp.eye(3, 4).reshape(1, 3, 1, 4)
   # positions so that the distances i - j are 0, 1, 2
-  out = attend(
-    q, k, k, q_positions=jnp.array([2]), k_positions=jnp.array([2, 1, 0]), encoding=Steps(), params={}, plan=plan, block=(8, 8)
-  )
+  out = attend(q, k, k, q_positions=jnp.array([2]), k_positions=jnp.array([2, 1, 0]), encoding=Steps(), params={}, plan=plan, block=(8, 8))
   e = np.exp([5.0, 1, 2])
   np.testing.assert_allclose(out[0, 0, 0, :3], e / e.sum(), rtol=1e-6)
 

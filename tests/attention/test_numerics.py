@@ -122,12 +122,12 @@ def test_tile_bounds_against_brute_force(layout):
   """No visible pair lies outside the bounds, and where no mask is used every pair is visible and real."""
   q_pos, k_pos, (n, m), causal, window, q_seg, k_seg = layout
   t, u = q_pos.shape[1], k_pos.shape[1]
-  pad = lambda x, size: None if x is None else np.pad(x, ((0, 0), (0, -x.shape[1] % size)), mode="edge").astype(np.int32)  # noqa: E731
+  pad = lambda x, size: None if x is None else np.pad(x, ((0, 0), (0, -x.shape[1] % size)), mode="edge").astype(np.int32)
   q_pos, q_seg, k_pos, k_seg = pad(q_pos, n), pad(q_seg, n), pad(k_pos, m), pad(k_seg, m)
   seen = np.asarray(visibility.visible(q_pos, k_pos, causal=causal, window=window, q_segments=q_seg, k_segments=k_seg))
   real = np.zeros(seen.shape[1:], bool)
   real[:t, :u] = True
-  tiles = lambda x: x.reshape(*x.shape[:-2], x.shape[-2] // n, n, x.shape[-1] // m, m).swapaxes(-3, -2)  # noqa: E731
+  tiles = lambda x: x.reshape(*x.shape[:-2], x.shape[-2] // n, n, x.shape[-1] // m, m).swapaxes(-3, -2)
   some = tiles(seen & real).any((0, -2, -1))
   whole = tiles(seen & real).all((0, -2, -1))
   how = {"causal": causal, "window": window, "q_segments": q_seg, "k_segments": k_seg}
@@ -155,6 +155,6 @@ def test_a_triangle_visits_no_tile_too_many(window):
 def test_bounds_of_traced_positions_are_those_of_known_ones():
   rng = np.random.default_rng(0)
   pos, seg = rng.integers(0, 50, (2, 40)).astype(np.int32), np.sort(rng.integers(0, 4, (2, 40)), 1).astype(np.int32)
-  run = lambda pos, seg: visibility.tile_bounds(pos, pos, (8, 4), (37, 38), causal=True, window=20, q_segments=seg, k_segments=seg)  # noqa: E731
+  run = lambda pos, seg: visibility.tile_bounds(pos, pos, (8, 4), (37, 38), causal=True, window=20, q_segments=seg, k_segments=seg)
   for a, b in zip(jax.tree.leaves(run(pos, seg)), jax.tree.leaves(jax.jit(run)(pos, seg)), strict=True):
     np.testing.assert_array_equal(a, b)

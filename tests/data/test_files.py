@@ -31,7 +31,7 @@ def test_find_files(tmp_path, monkeypatch):
   for name in ("b.txt", "a.txt", "sub/c.txt", "d.md"):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("x")
-  names = lambda pattern: [path.name for path in files.find_files(pattern)]  # noqa: E731
+  names = lambda pattern: [path.name for path in files.find_files(pattern)]
   assert names(f"{tmp_path}/*.txt") == ["a.txt", "b.txt"]
   assert names(f"{tmp_path}/**/*.txt") == ["a.txt", "b.txt", "c.txt"]
   monkeypatch.chdir(tmp_path)

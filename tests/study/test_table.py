@@ -39,7 +39,7 @@ def render(rows, width=120):
 def test_golden():
   got = tables.plain(render(table()))
   # Only the width of the label column is the code's to choose.
-  squeeze = lambda text: [" ".join(line.split()) for line in text.splitlines()]  # noqa: E731
+  squeeze = lambda text: [" ".join(line.split()) for line in text.splitlines()]
   assert squeeze(got) == squeeze(GOLDEN)
 
 
