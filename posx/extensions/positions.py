@@ -143,10 +143,15 @@ class Interpolated(Around):
     if self.inner.form == "distance":
       # Whole positions are subtracted before the division, so the distance is exact.
       return scores + self.bias(p, q_pos[:, None] - k_pos[None, :])
-    return self.inner.on_scores(p, scores, q, k, _divide(q_pos, p), _divide(k_pos, p))
+    return self.inner.on_scores(p, scores, q, k, *self._nearby(q_pos, k_pos, p))
 
   def on_values(self, p, weights, q_pos, k_pos):
-    return self.inner.on_values(p, weights, _divide(q_pos, p), _divide(k_pos, p))
+    return self.inner.on_values(p, weights, *self._nearby(q_pos, k_pos, p))
+
+  def _nearby(self, q_pos, k_pos, p):
+    """Both positions over the factor; counted from the first key where only differences matter, so that these are exact far out."""
+    start = k_pos[:1] if self.inner.relative else 0
+    return _divide(q_pos - start, p), _divide(k_pos - start, p)
 
   @property
   def length_dependent(self) -> bool:
