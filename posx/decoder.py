@@ -11,12 +11,14 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
 from posx.attention import attend, query_key
+from posx.attention.attend import Plan
 from posx.attention.cache import Cache
 from posx.encodings.base import Dims, Encoding
 
@@ -117,7 +119,7 @@ class Decoder(nn.Module):
   share_encoding: bool = False
   window: int | None = None
   dtype: Any = jnp.float32
-  plan: str = "auto"
+  plan: Plan = "auto"
   block: tuple[int, int] | None = None
 
   @property
@@ -146,7 +148,7 @@ class Decoder(nn.Module):
     tokens: Int[Array, "b t"],
     targets: Int[Array, "b t"] | None = None,
     *,
-    positions: Int[Array, "*b t"] | None = None,
+    positions: Int[Array | np.ndarray, "*b t"] | None = None,
     segments: Int[Array, "b t"] | None = None,
     constants: Any = None,
     cache: Cache | None = None,
@@ -178,7 +180,7 @@ class Decoder(nn.Module):
     b, t = tokens.shape
     positions = np.arange(t, dtype=np.int32) if positions is None else positions
     if not isinstance(positions, jax.core.Tracer) or constants is None:
-      length = t if isinstance(positions, jax.core.Tracer) else int(np.max(positions, initial=0)) + 1
+      length = t if isinstance(positions, jax.core.Tracer) else int(np.max(np.asarray(positions), initial=0)) + 1
       self.encoding.check(self.dims, length)
     constants = jax.tree.map(jnp.asarray, self.constants(length) if constants is None else constants)
 
@@ -189,6 +191,7 @@ class Decoder(nn.Module):
 
     memory = None
     if cache is not None:
+      assert slots is not None, "slots says where in the cache the tokens go"
       segments = jnp.zeros((b, t), jnp.int32) if segments is None else segments
       cache = cache.note(slots, jnp.broadcast_to(positions, (b, t)), segments)
       memory = cache.keys, cache.values
@@ -206,7 +209,10 @@ class Decoder(nn.Module):
     out = out.astype(self.dtype)
     if targets is None:
       logits = jnp.matmul(x, out, preferred_element_type=jnp.float32).reshape(b, t, -1)
-      return logits if cache is None else (logits, dataclasses.replace(cache, keys=memory[0], values=memory[1]))
+      if cache is None:
+        return logits
+      assert memory is not None
+      return logits, dataclasses.replace(cache, keys=memory[0], values=memory[1])
     return _losses(x, out, targets.reshape(-1)).reshape(b, t)
 
   def token_losses(self, tokens, targets, **kwargs) -> Float[Array, "b t"]:
