@@ -80,5 +80,6 @@ def make(catalogue: Catalogue, name: str, values: Mapping[str, Any]) -> Any:
       raise UserError(f"{path} expects {kind.base.__name__}, got the text {value!r}")
     if kind.base is tuple and any(isinstance(v, str) for v in value if kind.item is not str):
       raise UserError(f"{path} expects numbers, got {value!r}")
-    checked[field] = coerce(path, value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value, kind)
+    item = getattr(value, "item", None)
+    checked[field] = coerce(path, item() if item is not None and getattr(value, "ndim", 1) == 0 else value, kind)
   return cls(**checked)

@@ -60,7 +60,7 @@ def unflatten(like: Any, flat: Mapping[str, np.ndarray], what: str) -> Any:
 def _digest(flat: Mapping[str, np.ndarray]) -> int:
   total = 0
   for path in sorted(flat):
-    total = zlib.crc32(np.ascontiguousarray(flat[path]).view(np.uint8).reshape(-1), zlib.crc32(path.encode(), total))
+    total = zlib.crc32(np.ascontiguousarray(flat[path]).view(np.uint8).reshape(-1).data, zlib.crc32(path.encode(), total))
   return total
 
 

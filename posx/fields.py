@@ -53,12 +53,13 @@ def fields(cls: type) -> dict[str, tuple[Kind, Any]]:
 
 def _scalar(path: str, value: Any, base: type) -> Any:
   text, number = isinstance(value, str), isinstance(value, int | float) and not isinstance(value, bool)
+  word = value.lower() if isinstance(value, str) else ""
   if base is str and text:
-    if value.lower() in ("none", "null"):
+    if word in ("none", "null"):
       raise UserError(f"{path} is a text, and {value!r} would be that word, not the absence of one; give a text, or '' for none")
     return value
-  if base is bool and (isinstance(value, bool) or (text and value.lower() in ("true", "false"))):
-    return value if isinstance(value, bool) else value.lower() == "true"
+  if base is bool and (isinstance(value, bool) or word in ("true", "false")):
+    return value if isinstance(value, bool) else word == "true"
   try:
     if base is int and (text or (number and isinstance(value, int))):
       return int(value)

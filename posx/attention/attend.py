@@ -158,9 +158,9 @@ def _rows(x):
 
 
 def lengths(encoding: Encoding, q_positions, k_positions) -> int:
-  known = concrete(q_positions), concrete(k_positions)
-  if all(x is not None for x in known):
-    return int(max((x.max() for x in known if x.size), default=0)) + 1
+  q_known, k_known = concrete(q_positions), concrete(k_positions)
+  if q_known is not None and k_known is not None:
+    return int(max((x.max() for x in (q_known, k_known) if x.size), default=0)) + 1
   if encoding.length_dependent:
     raise ValueError(
       f"{encoding} depends on the length in play, which is not known here while tracing; pass constants=encoding.constants(dims, length)"

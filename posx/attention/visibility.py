@@ -6,11 +6,12 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 
 
-def visible(q_pos, k_pos, *, causal: bool = True, window: int | None = None, q_segments=None, k_segments=None):
+def visible(q_pos, k_pos, *, causal: bool = True, window: int | None = None, q_segments: Any = None, k_segments: Any = None):
   """Boolean [..., t, u]: may query i see key j?
 
   Args:

@@ -83,7 +83,8 @@ class Chain(Encoding):
 
   @property
   def form(self) -> Form:
-    return max((part.form for part in self.parts), key=_FORMS.index, default="none")
+    forms: list[Form] = ["none", *(part.form for part in self.parts)]
+    return max(forms, key=_FORMS.index)
 
   @property
   def length_dependent(self) -> bool:

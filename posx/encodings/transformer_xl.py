@@ -43,7 +43,7 @@ class TransformerXL(Encoding):
       raise UserError(f"Transformer-XL needs std >= 0, got {self.std}")
 
   def init(self, key: jax.Array, dims: Dims) -> dict[str, Any]:
-    shapes = {"u": (dims.num_heads, dims.head_dim), "v": (dims.num_heads, dims.head_dim)}
+    shapes: dict[str, tuple[int, ...]] = {"u": (dims.num_heads, dims.head_dim), "v": (dims.num_heads, dims.head_dim)}
     shapes["project"] = (dims.num_heads, dims.head_dim, dims.model_dim)
     keys = jax.random.split(key, len(shapes))
     return {name: self.std * jax.random.normal(k, shape, jnp.float32) for k, (name, shape) in zip(keys, shapes.items(), strict=True)}

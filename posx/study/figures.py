@@ -32,17 +32,20 @@ def position(curves: Sequence[Series], title: str) -> Any:
   unit = "bits per byte" if bits else "bits per token"
 
   def values(c: Series) -> list[tuple[float, float, float]]:
-    points = [(where, p) for where, p in c.points.items() if p.loss is not None]
-    scale = [(p.bits / p.loss if bits and p.loss else 1 / math.log(2)) for _, p in points]
-    return [((a + b) / 2, p.loss * s, (p.stderr or 0) * s) for ((a, b), p), s in zip(points, scale, strict=True)]
+    found = []
+    for (a, b), p in c.points.items():
+      if p.loss is not None:
+        scale = p.bits / p.loss if bits and p.bits is not None and p.loss else 1 / math.log(2)
+        found.append(((a + b) / 2, p.loss * scale, (p.stderr or 0) * scale))
+    return found
 
   return _draw(curves, title, "position in the window", unit, lambda c: [(x, y, y - e, y + e) for x, y, e in values(c)], log=False)
 
 
 def _perplexities(c: Series) -> list[tuple[float, float, float, float]]:
   """(length, perplexity, lower, upper) where there is a number."""
-  found = [(length, p) for length, p in c.points.items() if p.perplexity is not None and math.isfinite(p.perplexity)]
-  return [(n, p.perplexity, p.perplexity * math.exp(-(p.stderr or 0)), p.perplexity * math.exp(p.stderr or 0)) for n, p in found]
+  found = [(length, p.perplexity, p.stderr or 0) for length, p in c.points.items() if p.perplexity is not None]
+  return [(n, y, y * math.exp(-e), y * math.exp(e)) for n, y, e in found if math.isfinite(y)]
 
 
 Values = Callable[[Series], list[tuple[float, float, float, float]]]
