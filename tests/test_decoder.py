@@ -14,6 +14,8 @@ from posx.decoder import Decoder, from_config
 from posx.encodings.base import Encoding
 
 NAMES = list(encodings.CATALOGUE)
+USUAL = ("learned", "rope", "kerple", "fire", "shaw", "cope")
+"""One for every place to act and every form; tests of the others are marked slow."""
 VOCABULARY = 19
 
 
@@ -61,7 +63,7 @@ def test_parameters_counted_by_hand(tied, mlp, kv_heads, head_dim):
   """Embedding, layers of two norms, qkv, out, mlp, a last norm, and the output unless tied; no biases anywhere."""
   model = make(num_heads=4, num_kv_heads=kv_heads, head_dim=head_dim, mlp=mlp, mlp_dim=0, tied=tied, num_layers=3)
   d, h, g, c = 16, 4, kv_heads or 4, head_dim or 4
-  hidden = 64 if mlp == "gelu" else 64  # 4 d = 64; 8/3 d = 42.7, up to a multiple of 32
+  hidden = 64  # 4 d = 64 (gelu); 8/3 d = 42.7, up to a multiple of 32 (gated)
   layer = 2 * d + d * (h + 2 * g) * c + h * c * d + (2 if mlp == "gated" else 1) * d * hidden + hidden * d
   expected = VOCABULARY * d * (1 if tied else 2) + 3 * layer + d
   shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32)))
@@ -91,9 +93,9 @@ def test_an_encoding_adds_its_own_parameters_for_each_layer(name, own):
 
 
 def test_shapes_of_shared_and_separate_encodings():
-  init = lambda **how: jax.eval_shape(lambda: make(encodings.make("t5"), **how).init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32)))[
-    "params"
-  ]
+  def init(**how):
+    return jax.eval_shape(lambda: make(encodings.make("t5"), **how).init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32)))["params"]
+
   assert init()["layers"]["encoding"]["table"].shape == (2, 2, 32)
   shared = init(share_encoding=True)
   assert shared["encoding"]["table"].shape == (2, 32) and "encoding" not in shared["layers"]
@@ -160,7 +162,8 @@ def test_losses_are_the_logits_log_softmax(changes, monkeypatch):
   jax.clear_caches()
   np.testing.assert_allclose(jax.jit(losses)(params), expected, atol=5e-6)
   for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(slope()), strict=True):
-    np.testing.assert_allclose(a, b, atol=2e-5 * max(1, float(np.abs(a).max())) * (100 if model.dtype == jnp.bfloat16 else 1))
+    tolerance = 0.02 if model.dtype == jnp.bfloat16 else 2e-5  # chunks are summed in the model's own precision
+    np.testing.assert_allclose(a, b, atol=tolerance * max(1, float(np.abs(a).max())))
 
 
 def test_logits_of_the_whole_sequence_never_exist(monkeypatch):
@@ -199,7 +202,8 @@ def test_the_same_parameters_serve_another_encoding():
 LISTS = {"short_factors": (1.0, 1.5, 2.0, 2.5), "long_factors": (1.0, 2.0, 3.0, 4.0)}
 FREQUENCIES = [
   ("pi", {"factor": 4.0}), ("ntk", {"factor": 4.0}), ("dynamic_ntk", {}), ("ntk_by_parts", {"factor": 4.0}), ("yarn", {"factor": 4.0}),
-  ("dynamic_yarn", {}), ("longrope", {"factor": 4.0, **LISTS}), ("llama3", {"factor": 4.0}), ("abf", {"base": 5e4}), ("proportional", {"partial": 0.5}),
+  ("dynamic_yarn", {}), ("longrope", {"factor": 4.0, **LISTS}), ("llama3", {"factor": 4.0}),
+  ("abf", {"base": 5e4}), ("proportional", {"partial": 0.5}),
 ]  # fmt: skip
 
 
@@ -225,7 +229,7 @@ def test_every_frequency_extension_of_rope_runs_in_one_executable():
 # Invariants.
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name if name in USUAL else pytest.param(name, marks=pytest.mark.slow) for name in NAMES])
 def test_the_future_and_the_neighbours_do_not_matter(name):
   """A later token changes no earlier logit; a row padded on the left, or packed behind another document, is as it is alone."""
   model = make(encodings.make(name))
@@ -255,7 +259,7 @@ def test_known_positions_give_what_traced_ones_give():
     np.testing.assert_allclose(logits(model, params, x, positions=positions), traced, atol=3e-6)
 
 
-@pytest.mark.parametrize("name", ["rope", "learned", "fire"])
+@pytest.mark.parametrize("name", ["rope", "fire"])
 def test_short_long_short_is_bitwise_the_same(name):
   encoding = encodings.make(name)
   if name == "rope":
@@ -263,8 +267,7 @@ def test_short_long_short_is_bitwise_the_same(name):
   model = make(encoding)
   params = start(model)
   run = jax.jit(model.apply)
-  longer = 32 if name == "learned" else 70
-  first, _, third = (np.asarray(run(params, tokens(1, t))) for t in (8, longer, 8))
+  first, _, third = (np.asarray(run(params, tokens(1, t))) for t in (8, 70, 8))
   np.testing.assert_array_equal(first, third)
   np.testing.assert_array_equal(first, np.asarray(jax.jit(make(encoding).apply)(params, tokens(1, 8))))
 

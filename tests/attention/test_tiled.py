@@ -11,6 +11,10 @@ from posx.encodings.base import Encoding
 from posx.encodings.combine import Chain
 
 NAMES = list(encodings.CATALOGUE)
+IN_LAYERS = [name for name in NAMES if name == "nope" or encodings.make(name).split()[1] != Encoding()]
+"""Those that differ in attention; what acts on the input alone leaves it to NoPE."""
+USUAL = ("rope", "kerple", "fire", "shaw", "cope", "transformer_xl")
+"""At least one of every form; tests of the others are marked slow."""
 BY_DISTANCE = [name for name in NAMES if encodings.make(name).form == "distance"]
 TILED = [name for name in NAMES if encodings.make(name).form != "rows"]
 BLOCK = (16, 8)
@@ -32,7 +36,7 @@ def segments_of_rows(t):
 # Against the textbook.
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name if name in USUAL else pytest.param(name, marks=pytest.mark.slow) for name in IN_LAYERS])
 def test_any_positions_and_segments_given_while_running(problem, name):
   """Unsorted, repeated, restarting positions of each row, several segments, a window and grouped heads, all at once."""
   p, encoding = problem(37, heads=4, kv_heads=2), encodings.make(name)
@@ -44,19 +48,18 @@ def test_any_positions_and_segments_given_while_running(problem, name):
   for q_pos, k_pos, seg in ((rows, rows, documents), (rows[::-1], rows, 0 * documents), (straight + 9, straight, documents)):
     moving = {"q_positions": q_pos, "k_positions": k_pos, "q_segments": seg, "k_segments": seg}
     found = solver([jnp.asarray(x) for x in p.arrays], params, {n: jnp.asarray(x, jnp.int32) for n, x in moving.items()})
-    p.compare(found, exact(params, moving), 3e-6)
+    p.compare(found, exact(params, moving), 4e-6 if name == "fire" else 2e-6)
 
 
 @pytest.mark.parametrize("name", BY_DISTANCE)
 def test_bias_of_distance_alone(problem, name):
   """Strips (a triangle of 5 rows short of whole strips) and Toeplitz tiles, fewer queries than keys."""
   p, encoding = problem(37, 45), encodings.make(name)
-  p.agree(encoding, plan="tiled")
-  p.agree(encoding, plan="tiled", block=(16, 16))
+  p.agree(encoding)
+  p.agree(encoding, block=(16, 16))
 
 
-@pytest.mark.parametrize("name", ["nope", "t5", "bam"])
-@pytest.mark.parametrize("block", [None, (16, 16), (16, 8)])
+@pytest.mark.parametrize(("name", "block"), [("nope", None), ("t5", (16, 16)), ("t5", None), ("bam", (16, 8))])
 def test_window_in_both_directions(problem, name, block):
   """Not causal, with a window; queries begin within the keys and end beyond them."""
   p = problem(37, 29)
@@ -69,17 +72,17 @@ def test_not_causal(problem, block):
   p.agree(encodings.make("t5", causal=False), causal=False, block=block, q_positions=np.arange(20), k_positions=np.arange(29))
 
 
-@pytest.mark.parametrize("offset", [-50, -12, 3, 60])
-@pytest.mark.parametrize("block", [None, (16, 16)])
+@pytest.mark.parametrize(("offset", "block"), [(-50, None), (-12, (16, 16)), (3, None), (60, (16, 16))])
 def test_offsets_between_queries_and_keys(problem, offset, block):
   """Queries before all keys (they see nothing), among them, beyond them; a window that leaves keys behind."""
   p = problem(21, 33)
   p.agree(encodings.make("kerple"), window=25, block=block, q_positions=np.arange(21) + 100 + offset, k_positions=np.arange(33) + 100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nope", "kerple", "fire", "shaw"])
 def test_odd_length_as_it_is_compiled_for_use(problem, name):
-  problem(509, heads=1, batch=1).agree(encodings.make(name), options={})
+  problem(509, heads=1, batch=1).agree(encodings.make(name), options={}, tolerance=4e-6 if name == "fire" else 2e-6)
 
 
 def test_several_encodings_at_once(problem):
@@ -120,12 +123,10 @@ def test_batched_heads_and_rows_as_on_an_accelerator(problem, name, monkeypatch)
   monkeypatch.setattr(tiled, "attention", lambda *args, **kwargs: whole(*args, **{**kwargs, "cpu": False}))
   p, rows, documents = problem(37, heads=4, kv_heads=2), positions_of_rows(37), segments_of_rows(37)
   how = {"q_positions": rows, "k_positions": rows, "q_segments": documents, "k_segments": documents}
-  p.agree(encodings.make(name), block=BLOCK, **how)
-  p.agree(encodings.make(name), block=BLOCK, traced=tuple(how), **how)
-  p.agree(encodings.make(name), block=(16, 16))
+  p.agree(encodings.make(name), block=BLOCK, traced=tuple(how) if name == "shaw" else (), **how)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["rope", *BY_DISTANCE])
 def test_traced_positions_give_what_known_positions_give(problem, name):
   """The plan may differ (strips, Toeplitz tiles), the numbers may not."""
   p, encoding = problem(37, heads=1, batch=1), encodings.make(name)
@@ -172,10 +173,10 @@ def test_the_walk_finds_the_textbooks_scores(problem):
 @pytest.mark.parametrize("traced", [(), ("q_positions", "k_positions")], ids=["known", "traced"])
 @pytest.mark.parametrize("name", TILED)
 def test_nothing_of_size_t_times_u_exists(problem, name, traced):
-  default = shapes_of(problem, encodings.make(name), "tiled", traced)
-  assert len(default) > 20 and not [shape for shape in default if square(shape)]
-  small = shapes_of(problem, encodings.make(name), "tiled", traced, block=(64, 64))
-  assert not [shape for shape in small if square(shape) or np.prod(shape, dtype=float) >= 509 * 509]
+  small = shapes_of(problem, encodings.make(name), "tiled", traced, block=(48, 48))
+  assert len(small) > 20 and not [shape for shape in small if square(shape) or np.prod(shape, dtype=float) >= 509 * 509]
+  if not traced:  # the tiles of everyday use, whose hooks may hold several of them
+    assert not [shape for shape in shapes_of(problem, encodings.make(name), "tiled", ()) if square(shape)]
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - set(TILED)))
@@ -187,14 +188,15 @@ def test_rows_hold_a_strip_of_queries_at_a_time(problem, name):
 # Work.
 
 
-def poisoned(problem, encoding, poison, **how):
-  """Outputs and gradients with NaN in the keys and values numbered `poison`, and with their numbers as they were."""
+def poisoned(problem, encoding, poison, traced=(), **how):
+  """Outputs and gradients with the numbers as they were, and with NaN in the keys and values numbered `poison`."""
   p = problem(64, heads=1, batch=1)
-  params = p.params(encoding)
-  clean = p.solve(encoding, params, **how)
+  moving = {name: jnp.asarray({**p.how, **how}[name], jnp.int32) for name in traced}
+  solver, params = p.solver(encoding, "tiled", traced=traced, options=QUICK, **how), p.params(encoding)
+  clean = solver([jnp.asarray(x) for x in p.arrays], params, moving)
   for x in p.arrays[1:3]:
     x[:, poison] = np.nan
-  return clean, p.solve(encoding, params, **how)
+  return clean, solver([jnp.asarray(x) for x in p.arrays], params, moving)
 
 
 @pytest.mark.parametrize("traced", [(), ("q_positions", "k_positions")], ids=["known", "traced"])
@@ -207,10 +209,9 @@ def poisoned(problem, encoding, poison, **how):
     ({"q_segments": np.repeat([1, 2], 32), "k_segments": np.repeat([2, 3], 32)}, slice(32, 64)),  # a document of nobody
   ],
 )
-@pytest.mark.parametrize("name", ["fire", "kerple"])
-def test_hidden_tiles_are_never_computed(problem, name, how, poison, traced):
+def test_hidden_tiles_are_never_computed(problem, how, poison, traced):
   """A NaN would spread from any tile that is computed, masked or not."""
-  clean, found = poisoned(problem, encodings.make(name), poison, block=(16, 16), traced=traced, **how)
+  clean, found = poisoned(problem, encodings.make("kerple"), poison, block=(16, 16), traced=traced, **how)
   for a, b in zip(jax.tree.leaves(clean), jax.tree.leaves(found), strict=True):
     np.testing.assert_array_equal(a, b)
 
@@ -228,20 +229,25 @@ def test_future_strips_are_never_computed(problem):
 
 def test_a_visible_nan_shows(problem):
   """The exponential of the tiles drops NaN; the row's maximum carries it into the output."""
-  for block in (None, (16, 16)):
+  for block, clean in ((None, 0), ((16, 16), 32)):  # 64 tokens are one strip, or four rows of tiles
     _, (out, _) = poisoned(problem, encodings.make("alibi"), slice(40, 41), block=block)
     nan = np.isnan(np.asarray(out[0])).all((1, 2))
-    assert nan[40:].all() and not nan[:32].any()
+    assert nan[40:].all() and not nan[:clean].any()
 
 
 # Gradients that nobody asked for.
 
 
 def test_constants_cost_no_gradient_work(problem):
-  """ALiBi's slopes are not differentiated, so the backward pass keeps no table of their gradients."""
-  with_table = shapes_of(problem, encodings.make("kerple"), "tiled", (), block=(64, 64))
-  without = shapes_of(problem, encodings.make("alibi"), "tiled", (), block=(64, 64))
-  assert len(without) < len(with_table)
+  """ALiBi's slopes are not differentiated, so the backward pass gathers no gradients of their Toeplitz tiles."""
+
+  def updates(name):
+    p = problem(64, heads=1, batch=1)
+    made = jax.make_jaxpr(p.solver(encodings.make(name), "tiled", block=(16, 16)))(p.arrays, p.params(encodings.make(name)), {})
+    changed = [e.outvars[0].aval.shape for e in inner(made.jaxpr) if e.primitive.name == "dynamic_update_slice"]
+    return [shape for shape in changed if shape[-2:] == (16, 16) and len(shape) == 3]
+
+  assert updates("kerple") and not updates("alibi")
 
 
 class Recorder(Encoding):
