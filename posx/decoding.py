@@ -71,11 +71,12 @@ class Decoding:
     h, g, c = self.model.head_shape
     encoding = self.program.encoding.split()[1]
     keys = g, c
-    if not self.follows and encoding.uses("on_query_key"):
+    constants = self.constants
+    if constants is not None and encoding.uses("on_query_key"):
       params = jax.eval_shape(lambda: encoding.init(jax.random.key(0), self.model.dims))
       one = lambda n: jax.ShapeDtypeStruct((1, 1, n, c), self.model.dtype)
       make = functools.partial(query_key, positions=np.zeros((1, 1), np.int32), encoding=encoding)
-      keys = jax.eval_shape(lambda q, k, p: make(q, k, params=p, constants=self.constants["layers"]), one(h), one(g), params)[1].shape[2:]
+      keys = jax.eval_shape(lambda q, k, p: make(q, k, params=p, constants=constants["layers"]), one(h), one(g), params)[1].shape[2:]
     return caches.create(self.model.num_layers, batch, capacity, keys, (g, c), self.model.dtype)
 
   def feed(self, tokens, *, positions=None, segments=None, last: bool = True, chunk: int = 0) -> jax.Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import jax
+import jax.core
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -63,9 +63,9 @@ def attention(
   dtype = v.dtype
   if cpu:
     q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
-  starts = start_of_run(q_pos), start_of_run(k_pos)
-  consecutive = None not in starts
-  offset = starts[0] - starts[1] if consecutive else 0
+  q_start, k_start = start_of_run(q_pos), start_of_run(k_pos)
+  consecutive = q_start is not None and k_start is not None
+  offset = 0 if q_start is None or k_start is None else q_start - k_start
   form = (
     encoding.form
     if not encoding.uses("on_values")
@@ -132,14 +132,14 @@ def _round_up(n: int, to: int) -> int:
   return -(-n // to) * to
 
 
-def _pad(x, n: int, axis: int = 0, mode: str = "constant", **kwargs):
+def _pad(x: Any, n: int, axis: int = 0, mode: Literal["constant", "edge"] = "constant") -> Any:
   """Appends rows up to n."""
   if x is None or x.shape[axis] == n:
     return x
   xp = np if isinstance(x, np.ndarray) else jnp
   widths = [(0, 0)] * x.ndim
   widths[axis] = (0, n - x.shape[axis])
-  return xp.pad(x, widths, mode=mode, **kwargs)
+  return xp.pad(x, widths, mode=mode)
 
 
 # Rows: hooks that need a whole row of scores.
@@ -230,7 +230,8 @@ def _strips_head(encoding, scale, causal, window, plan: _StripPlan, fixed, cpu, 
   def one(q, k, v, where):
     del where
     padded = len(plan.ranges) * plan.rows
-    return _strips((plan.rows, plan.ranges, cpu), _pad(q * scale, padded), k, v, table)[: q.shape[0]]
+    out = _strips((plan.rows, plan.ranges, cpu), _pad(q * scale, padded), k, v, table)
+    return out[: q.shape[0]]  # pyright: ignore[reportIndexIssue]  # JAX's types lose what a custom_vjp returns under partial
 
   return one
 
@@ -308,7 +309,10 @@ _strips.defvjp(_strips_forward, _strips_backward)
 
 def _bounds(spec, where) -> tuple[Bounds, Bounds]:
   """Tile bounds joined over the batch rows in `where` ([1 or b, t])."""
-  grow = lambda x: x if x is None or x.ndim == 2 else x[None]
+
+  def grow(x: Any) -> Any:
+    return x if x is None or x.ndim == 2 else x[None]
+
   q_pos, k_pos, q_seg, k_seg = (grow(where.get(n)) for n in ("q_pos", "k_pos", "q_segments", "k_segments"))
   t, u = q_pos.shape[-1], k_pos.shape[-1]
   n, m = spec.tiles
@@ -336,7 +340,7 @@ def _tiles_head(spec: Spec, offset: int, p, joined):
       arrays["k_segments"] = jnp.asarray(_pad(where["k_segments"], full_u, mode="edge"))
     given = {"table": _table(spec, p, offset, full_t // n, full_u // m)} if spec.tabled else p
     out = _tiles(spec, _pad(q, full_t), _pad(k, full_u), _pad(v, full_u), given, arrays, bounds)
-    return out[:t]
+    return out[:t]  # pyright: ignore[reportIndexIssue]  # lost as in _strips_head
 
   return one
 
@@ -509,7 +513,8 @@ def _tiles_forward_rule(spec, q, k, v, p, arrays, bounds):
 
 def _tiles_backward_rule(spec, saved, d_out):
   if isinstance(d_out, jax.custom_derivatives.SymbolicZero):
-    d_out = jnp.zeros(d_out.shape, d_out.dtype)
+    like: Any = d_out.aval
+    d_out = jnp.zeros(like.shape, like.dtype)
   return _tiles_backward(spec, saved, d_out)
 
 

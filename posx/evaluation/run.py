@@ -212,7 +212,7 @@ class _Job:
     scored = picked.scored
     name = type(self.extension).name if self.extension is not None else ""
     factor = getattr(self.extension, "factor", None)
-    if factor == 0:
+    if self.extension is not None and factor == 0:
       factor = max(1.0, length / (self.extension.original_length or self.trained))
     return {
       "run": self.workdir.resolve().name,
@@ -252,7 +252,7 @@ def _digest(tree) -> int:
   """Names the weights, so that losses of others are not taken for theirs."""
   total = 0
   for leaf in _leaves(tree):
-    total = zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8).reshape(-1), total)
+    total = zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8).reshape(-1).data, total)
   return total
 
 

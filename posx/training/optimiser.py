@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 
 from posx.checkpoint import path_text
 from posx.config import ConfigDict
@@ -17,7 +18,7 @@ DECAYED = ("kernel", "embedding", "output")
 biases do not, nor does anything an encoding learns: a decayed slope or bias table would be pulled towards no position."""
 
 
-def learning_rate(step: jax.Array | int, train: ConfigDict) -> jax.Array:
+def learning_rate(step: ArrayLike, train: ConfigDict) -> jax.Array:
   """Learning rate of update `step` (0 is the first): linear up to the peak, then a cosine down to the final one.
 
   The last warm-up step has the peak, the last step exactly `final_learning_rate`.
