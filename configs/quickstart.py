@@ -12,9 +12,6 @@ from posx import config as configs
 
 def get_config(encoding: str = "rope") -> configs.ConfigDict:
   config = configs.default(encoding)
-  if encoding == "learned":
-    # of the size of the token embeddings, which enter the model with variance 1: a table near 0 is not found in so few steps
-    config.encoding.std = 0.7
 
   config.model.num_layers = 2
   config.model.model_dim = 96
