@@ -10,7 +10,7 @@ OpenWebText2, GitHub and ArXiv come from the Pile; name yours with --config.data
 any tfds name) and the tokenizer (a SentencePiece model of 50,000 pieces trained on that text, for GPT-NeoX's byte pairs of the
 same size).
 
-MEASURED: minutes on one accelerator, and the loss to expect after the last step
+Not run yet on an accelerator by this project: no minutes and no losses of its own to expect.
 
 Reference:
   Chi et al., "KERPLE", NeurIPS 2022, section 5. arXiv:2205.09921

@@ -132,7 +132,9 @@ def launch(todo: Sequence[Job], folder: str | os.PathLike, places: Sequence[Slot
     Stopped: after SIGINT, SIGTERM or SIGHUP, once the workers have ended; the same command continues.
   """
   folder = Path(folder)
-  free, queue = list(places), [job for job in todo if job.state == "queued"]
+  # those with the most evaluations first, so that no worker waits for a long one at the end
+  queue = sorted((job for job in todo if job.state == "queued"), key=lambda job: -len(worker.requests(job.run.settings)))
+  free = list(places)
   for job in todo:
     collect(job, folder)
   with _signals() as stop:

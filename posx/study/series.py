@@ -90,7 +90,7 @@ def read(folders: Sequence[str | os.PathLike]) -> list[Row]:
 def _read_folder(folder: Path, settings: dict[str, dict[str, Any] | None]) -> list[Row]:
   if not folder.exists():
     raise UserError(f"no such folder: {folder}; give the --workdir of a sweep or of a run")
-  rows = results.merge(row for path in results.files(folder) for row in _read_file(path))
+  rows = results.merge(row for path in results.files(folder) for row in _read_file(path, folder))
   if not rows:
     raise UserError(f"no results in {folder}: a sweep or run folder has {results.FILE} once an evaluation is done")
   for row in rows:
@@ -106,10 +106,10 @@ def _read_folder(folder: Path, settings: dict[str, dict[str, Any] | None]) -> li
   return [{**row, "run": renamed[row["run"]]} for row in rows]
 
 
-def _read_file(path: Path) -> list[Row]:
-  """The rows of a file; what is in a study's run folder is named after that folder, whatever the run called itself."""
+def _read_file(path: Path, study: Path) -> list[Row]:
+  """The rows of a file; those in a run folder of the study are named after that folder, whatever the run called itself."""
   rows = results.read_file(path)
-  return [{**row, "run": path.parent.name} for row in rows] if path.parent.parent.name == "runs" else rows
+  return [{**row, "run": path.parent.name} for row in rows] if path.parent.parent == study / "runs" else rows
 
 
 def _settings(folder: Path, run: str) -> dict[str, Any] | None:

@@ -173,7 +173,7 @@ def test_the_walk_finds_the_textbooks_scores(problem):
 @pytest.mark.parametrize("traced", [(), ("q_positions", "k_positions")], ids=["known", "traced"])
 @pytest.mark.parametrize("name", TILED)
 def test_nothing_of_size_t_times_u_exists(problem, name, traced):
-  small = shapes_of(problem, encodings.make(name), "tiled", traced, block=(48, 48))
+  small = shapes_of(problem, encodings.make(name), "tiled", traced, block=(32, 32))
   assert len(small) > 20 and not [shape for shape in small if square(shape) or np.prod(shape, dtype=float) >= 509 * 509]
   if not traced:  # the tiles of everyday use, whose hooks may hold several of them
     assert not [shape for shape in shapes_of(problem, encodings.make(name), "tiled", ()) if square(shape)]

@@ -170,7 +170,7 @@ def test_requests_and_their_command_lines():
   asked = worker.requests({"eval": {"lengths": (512, 1024), "extensions": ("pi", "yarn:8", "pi"), "controls": (), "stride": 64}})
   assert [r["extension"] for r in asked] == ["", "pi", "yarn:8"] and all(r["stride"] == 64 and r["lengths"] == [512, 1024] for r in asked)
   assert [worker.arguments("d", r) for r in asked] == [
-    ["--workdir=d", "--lengths=512,1024", "--controls=none", "--stride=64"],
-    ["--workdir=d", "--lengths=512,1024", "--controls=none", "--stride=64", "--extension=pi"],
-    ["--workdir=d", "--lengths=512,1024", "--controls=none", "--stride=64", "--extension=yarn", "--extension.factor=8"],
+    ["--workdir=d", "--beyond=note", "--lengths=512,1024", "--controls=none", "--stride=64"],
+    ["--workdir=d", "--beyond=note", "--lengths=512,1024", "--controls=none", "--stride=64", "--extension=pi"],
+    ["--workdir=d", "--beyond=note", "--lengths=512,1024", "--controls=none", "--stride=64", "--extension=yarn", "--extension.factor=8"],
   ]

@@ -126,3 +126,9 @@ def test_at_one_length_a_fixed_factor_is_told_by_the_other_lengths():
   tagged = [{**r, "_variant": "a", "_label": "rope"} for r in (row("rope", n, 6.0, extension="yarn", factor=2.0) for n in (512, 1024))]
   assert [c.label for c in series.curves(tagged[1:])] == ["rope + yarn"]
   assert [c.label for c in series.curves(tagged[1:], tagged)] == ["rope + yarn:2"]
+
+
+def test_a_study_in_a_folder_called_runs_is_no_run(tmp_path):
+  study = tmp_path / "runs" / "quickstart"
+  results.append(study / results.FILE, table())
+  assert set(results.values(series.read([study]), "run")) == set(results.values(table(), "run"))
