@@ -19,6 +19,11 @@ USUAL = ("learned", "rope", "kerple", "fire", "shaw", "cope")
 VOCABULARY = 19
 
 
+def quick(f):
+  """A function compiled without expensive optimisations: the tests compile more than they compute."""
+  return jax.jit(f, compiler_options={"xla_backend_optimization_level": 0})
+
+
 def make(encoding=None, **changes):
   sizes = {
     "vocab_size": VOCABULARY,
@@ -38,7 +43,7 @@ def tokens(b=2, t=12, seed=0):
 
 def start(model, seed=0):
   """Parameters, moved off those starts where an encoding does nothing yet."""
-  params = jax.jit(model.init)(jax.random.key(seed), jnp.zeros((1, 4), jnp.int32))
+  params = quick(model.init)(jax.random.key(seed), jnp.zeros((1, 4), jnp.int32))
   leaves, tree = jax.tree.flatten(params)
   rng = np.random.default_rng(seed)
   return jax.tree.unflatten(tree, [x + 0.1 * np.abs(rng.normal(size=x.shape)).astype(np.float32) for x in leaves])
@@ -46,7 +51,7 @@ def start(model, seed=0):
 
 def logits(model, params, x, **how):
   """Positions and segments stay known, so that the attention may choose its static plans."""
-  return np.asarray(jax.jit(lambda params, x: model.apply(params, x, **how))(params, x))
+  return np.asarray(quick(lambda params, x: model.apply(params, x, **how))(params, x))
 
 
 def count(params):
@@ -151,17 +156,18 @@ def test_losses_are_the_logits_log_softmax(changes, monkeypatch):
   wide = scores.astype(np.float64)
   expected = np.log(np.exp(wide).sum(-1)) - np.take_along_axis(wide, targets[..., None], -1)[..., 0]
 
-  def losses(params):
-    return model.apply(params, x, targets, method="token_losses")
+  def losses_and_slope():
+    losses = lambda params: model.apply(params, x, targets, method="token_losses")
+    _, slope, found = quick(lambda params: (*jax.value_and_grad(lambda p: (losses(p) * jnp.arange(12)).sum())(params), losses(params)))(
+      params
+    )
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, expected, atol=5e-6)
+    return slope
 
-  slope = lambda: jax.jit(jax.grad(lambda params: (losses(params) * jnp.arange(12)).sum()))(params)
-  found, whole = jax.jit(losses)(params), slope()
-  assert found.dtype == jnp.float32
-  np.testing.assert_allclose(found, expected, atol=5e-6)
+  whole = losses_and_slope()
   monkeypatch.setattr(module, "_LOGITS_AT_ONCE", 5 * VOCABULARY)  # 5 chunks of 5 tokens, the last one short
-  jax.clear_caches()
-  np.testing.assert_allclose(jax.jit(losses)(params), expected, atol=5e-6)
-  for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(slope()), strict=True):
+  for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(losses_and_slope()), strict=True):
     tolerance = 0.02 if model.dtype == jnp.bfloat16 else 2e-5  # chunks are summed in the model's own precision
     np.testing.assert_allclose(a, b, atol=tolerance * max(1, float(np.abs(a).max())))
 
@@ -212,7 +218,7 @@ def test_every_frequency_extension_of_rope_runs_in_one_executable():
   rope = encodings.make("rope")
   model = make(rope)
   params, x = start(model), tokens(1, 40)
-  run = jax.jit(lambda params, x, constants: model.apply(params, x, constants=constants))
+  run = quick(lambda params, x, constants: model.apply(params, x, constants=constants))
   plain = np.asarray(run(params, x, jax.tree.map(jnp.asarray, model.constants(40))))
   accepted = {n for n, cls in extensions.CATALOGUE.items() if cls.accepts(rope)}
   assert {n for n, _ in FREQUENCIES} <= accepted
@@ -234,7 +240,7 @@ def test_the_future_and_the_neighbours_do_not_matter(name):
   """A later token changes no earlier logit; a row padded on the left, or packed behind another document, is as it is alone."""
   model = make(encodings.make(name))
   params, x = start(model), tokens(1, 12)
-  run = jax.jit(lambda x, positions, segments: model.apply(params, x, positions=positions, segments=segments))
+  run = quick(lambda x, positions, segments: model.apply(params, x, positions=positions, segments=segments))
   at, one = np.arange(12, dtype=np.int32), np.ones((1, 12), np.int32)
 
   changed = x.copy()
@@ -254,7 +260,7 @@ def test_the_future_and_the_neighbours_do_not_matter(name):
 def test_known_positions_give_what_traced_ones_give():
   model = make(encodings.make("rope"), num_kv_heads=1)
   params, x = start(model), tokens(2, 20)
-  traced = jax.jit(lambda x, at: model.apply(params, x, positions=at))(x, np.arange(20, dtype=np.int32))
+  traced = quick(lambda x, at: model.apply(params, x, positions=at))(x, np.arange(20, dtype=np.int32))
   for positions in (None, np.arange(20), jnp.arange(20), np.stack([np.arange(20)] * 2)):
     np.testing.assert_allclose(logits(model, params, x, positions=positions), traced, atol=3e-6)
 
