@@ -74,7 +74,8 @@ def attend(
   q, k, v = (jnp.moveaxis(x, 2, 1) for x in (q, k, v))
   if encoding.uses("on_query_key") and not turned:
     q, k = _query_key(encoding, p, q, k, q_pos, k_pos)
-  v = jnp.repeat(v, k.shape[1] // v.shape[1], axis=1)  # keys turned by head are no longer shared by a group
+  if k.shape[1] != v.shape[1]:  # keys turned by head are no longer shared by a group
+    v = jnp.repeat(v, k.shape[1] // v.shape[1], axis=1)
   shared = {"scale": dims.head_dim**-0.5, "causal": causal, "window": window}
   if plan == "auto":
     plan = "dense" if t * k.shape[2] <= 64 * 64 or (t == 1) else "tiled"
@@ -188,6 +189,12 @@ def _check_shapes(q, k, v, q_positions, k_positions, q_segments, k_segments, win
       raise ValueError(f"{name} must be [{n}] or [{b}, {n}], got {x.shape}")
     if x is not None and not jnp.issubdtype(x.dtype, jnp.integer):
       raise ValueError(f"{name} must be integers, got {x.dtype}")
+  for name, x in (("q", q), ("k", k), ("v", v)):
+    if over := [axis for axis in jax.typeof(x).sharding.spec if axis is not None]:
+      raise ValueError(
+        f"{name} is shared out over the explicit mesh axis {over[0]!r}; "
+        "use posx.attention.sharded.attend_sharded, or a mesh with axis_types=AxisType.Auto"
+      )
   if (q_segments is None) != (k_segments is None):
     raise ValueError("give both q_segments and k_segments, or neither")
   if window is not None and window < 1:

@@ -108,9 +108,9 @@ for kind in (AxisType.Auto, AxisType.Explicit):
       try:
         with jax.set_mesh(mesh):
           two = run(*(jax.device_put(x, NamedSharding(mesh, P(None, None, "heads", None))) for x in (q, k, v)), params)
-      except Exception as error:
-        assert kind == AxisType.Explicit, error
-        print(name, plan, "refused", type(error).__name__, str(error).splitlines()[0][:150])
+      except ValueError as error:
+        assert kind == AxisType.Explicit and "q is shared out over the explicit mesh axis 'heads'; use" in str(error), error
+        print(name, plan, "Explicit refused")
         continue
       for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two)):
         np.testing.assert_allclose(a, b, atol=2e-5)
@@ -119,17 +119,17 @@ for kind in (AxisType.Auto, AxisType.Explicit):
 
 
 def test_heads_are_global_on_two_devices():
-  """Slopes and tables of 4 heads shared out over 2 devices are those of one device."""
+  """Slopes and tables of 4 heads shared out over 2 devices are those of one device; explicit axes are refused with a cure."""
   env = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
   done = subprocess.run([sys.executable, "-c", SHARDED], env=env, capture_output=True, text=True, timeout=300)
   assert done.returncode == 0, done.stderr[-2000:]
   for name in ("alibi", "t5"):
     for plan in ("dense", "tiled"):
-      assert f"{name} {plan} Auto same" in done.stdout
+      assert f"{name} {plan} Auto same" in done.stdout and f"{name} {plan} Explicit refused" in done.stdout
 
 
 @pytest.mark.parametrize("plan", ["dense", "tiled"])
-@pytest.mark.parametrize("name", ["cope", "fire", "shaw", "rope"])
+@pytest.mark.parametrize("name", ["cope", "fire"])
 def test_a_second_document_is_attended_as_if_it_were_alone(name, plan):
   """CoPE counts gates along a whole row: those of another document must stay closed."""
   encoding, rng = encodings.make(name), np.random.default_rng(0)

@@ -109,8 +109,7 @@ def test_alibi_keeps_its_slope_far_out_in_bfloat16(plan):
     assert near + next_ == pytest.approx(1, rel=0.01)
 
 
-@pytest.mark.parametrize("plan", ["dense", "tiled"])
-@pytest.mark.parametrize("block", [None, (8, 8)])
+@pytest.mark.parametrize(("plan", "block"), [("dense", None), ("tiled", None), ("tiled", (8, 8))])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 def test_a_query_that_sees_nothing_gives_0_and_finite_gradients(plan, block, dtype):
   q, k, v = (jnp.asarray(100 * x, dtype) for x in numbers(1, 9, 9, 2, 2))
@@ -136,8 +135,7 @@ def test_a_window_includes_the_query_itself():
   assert both.sum(1).tolist() == [4, 5, 6, 7, 7, 6, 5, 4]
 
 
-@pytest.mark.parametrize("plan", ["dense", "tiled"])
-@pytest.mark.parametrize("block", [None, (8, 8)])
+@pytest.mark.parametrize(("plan", "block"), [("dense", None), ("tiled", None), ("tiled", (8, 8))])
 def test_what_is_visible_is_what_is_averaged(plan, block):
   """Equal scores average the visible values; one-hot values show which they are, so counts follow from the output."""
   v = jnp.eye(8).reshape(1, 8, 1, 8)

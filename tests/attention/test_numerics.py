@@ -116,7 +116,7 @@ def layouts(draw):
   return positions(t), positions(u), (n, m), draw(st.booleans()), draw(st.none() | st.integers(1, 12)), *seg
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(layouts())
 def test_tile_bounds_against_brute_force(layout):
   """No visible pair lies outside the bounds, and where no mask is used every pair is visible and real."""
