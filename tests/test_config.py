@@ -87,17 +87,17 @@ def test_override_sets_a_value_of_the_type_of_the_field(text, path, value):
     (["extension.name=yarn", "encoding.name=alibi"], r"extension 'yarn' on encoding 'alibi'"),
     (["extension.name=pi", "extension.factor=0.5"], r"extension 'pi': pi needs a factor above 1"),
     (["seed=-1"], r"config.seed must not be negative"),
-    (["model.num_heads=3"], r"config.model.num_heads=3 must divide model_dim=128, or give model.head_dim"),
+    (["model.num_heads=5"], r"config.model.num_heads=5 must divide model_dim=96, or give model.head_dim"),
     (["model.num_kv_heads=3"], r"config.model.num_kv_heads=3 must divide num_heads=4"),
     (["model.num_layers=0"], r"config.model.num_layers must be positive, got 0"),
     (["model.window=-1"], r"config.model.window must be positive, or 0"),
     (["encoding.rotary_dim=3"], r"encoding 'rope': RoPE rotates pairs of channels: rotary_dim must be even"),
-    (["encoding.rotary_dim=64"], r"rotary_dim=64 exceeds head_dim=32"),
+    (["encoding.rotary_dim=64"], r"rotary_dim=64 exceeds head_dim=24"),
     (["model.head_dim=33"], r"rotary_dim must be even and at least 2, got 33"),
     (["train.batch_size=0"], r"config.train.batch_size must be positive, got 0"),
-    (["train.warmup_steps=250"], r"config.train.warmup_steps=250 must be below steps=250"),
+    (["train.warmup_steps=2000"], r"config.train.warmup_steps=2000 must be below steps=2000"),
     (["train.final_learning_rate=1"], r"config.train.final_learning_rate=1.0 must not exceed learning_rate"),
-    (["train.accumulate=3"], r"config.train.accumulate=3 must divide batch_size=8"),
+    (["train.accumulate=3"], r"config.train.accumulate=3 must divide batch_size=2"),
     (["train.b2=1"], r"config.train.b2 must be at least 0 and below 1, got 1.0"),
     (["train.clip_norm=-1"], r"config.train.clip_norm must be 0 or positive"),
     (["data.name=text"], r"config.data.path is the glob of your own files"),
@@ -211,8 +211,8 @@ def test_json_of_another_version_is_refused():
 
 
 def test_diff_names_field_was_and_is():
-  found = configs.diff(load("train.steps=100"), load("train.steps=200", "encoding.name=alibi"))
-  assert found["train.steps"] == (100, 200)
+  found = configs.diff(load("train.steps=300"), load("train.steps=400", "encoding.name=alibi"))
+  assert found["train.steps"] == (300, 400)
   assert found["encoding.name"] == ("rope", "alibi")
   assert found["encoding.base"] == (10000.0, None)
 
@@ -293,7 +293,7 @@ def test_encoding_is_extended():
   extended = configs.encoding(load("extension.name=pi", "extension.factor=4"))
   assert configs.extension(load()) is None
   assert extended == extensions.apply(extensions.make("pi", factor=4.0), plain_encoding)
-  assert configs.dims(load("train.length=64")) == encodings.base.Dims(4, 32, 128, 64)
+  assert configs.dims(load("train.length=64")) == encodings.base.Dims(4, 24, 96, 64)
 
 
 def test_split_overrides():

@@ -200,17 +200,17 @@ def test_the_worker_trains_once_and_evaluates_what_is_missing(tmp_path, monkeypa
   mains.fail_at = "pi"
   with pytest.raises(UserError, match=r"evaluation under pi: no such extension$"):
     worker.main(argv)
-  lengths = "--lengths=512,1024"
-  yarn = [lengths, "--extension=yarn", "--extension.factor=8"]
-  assert mains.calls == [["train", "--config.seed=1"], [lengths], [lengths, "--extension=pi"], yarn]
+  asked = ["--beyond=note", "--lengths=512,1024"]
+  yarn = [*asked, "--extension=yarn", "--extension.factor=8"]
+  assert mains.calls == [["train", "--config.seed=1"], asked, [*asked, "--extension=pi"], yarn]
   assert worker.trained(tmp_path) and not worker.finished(tmp_path, mains.settings)
   mains.fail_at, mains.calls = "", []
   assert worker.main(argv) == 0
-  assert mains.calls == [[lengths, "--extension=pi"]] and worker.finished(tmp_path, mains.settings)
+  assert mains.calls == [[*asked, "--extension=pi"]] and worker.finished(tmp_path, mains.settings)
   # More lengths: the weights stay, the evaluations are asked again.
   mains.calls, mains.settings = [], {"eval": {"lengths": (4096,), "extensions": ()}}
   assert not worker.finished(tmp_path, mains.settings) and worker.main(argv) == 0
-  assert mains.calls == [["--lengths=4096"]]
+  assert mains.calls == [["--beyond=note", "--lengths=4096"]]
 
 
 def test_the_worker_goes_on_under_the_evaluation_settings_the_run_began_with(tmp_path, monkeypatch):
