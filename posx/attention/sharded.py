@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import jax
 import jax.core
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from posx.attention.attend import attend, lengths
@@ -59,11 +59,8 @@ def attend_sharded(
   def local(q, k, v, params, constants, arrays):
     return attend(q, k, v, encoding=encoding, params=params, constants=constants, dims=dims, **fixed, **arrays, **kwargs)
 
-  mapped = jax.shard_map(
-    local,
-    mesh=mesh,
-    in_specs=(heads, heads, heads, by_head(params), by_head(constants), {**rows, **places}),
-    out_specs=heads,
-    check_vma=False,
-  )
-  return mapped(q, k, v, params, constants, {**segments, **moving})
+  places_of = (heads, heads, heads, by_head(params), by_head(constants), {**rows, **places})
+  arguments = (q, k, v, params, constants, {**segments, **moving})
+  if mesh.explicit_axes:  # there shard_map takes only what lies as it says
+    arguments = jax.tree.map(lambda x, place: jax.device_put(x, NamedSharding(mesh, place)), arguments, places_of)
+  return jax.shard_map(local, mesh=mesh, in_specs=places_of, out_specs=heads, check_vma=False)(*arguments)
