@@ -38,7 +38,6 @@ class Decoding:
     capacity: tokens that the cache holds.
     total: the number of positions in play, prompt and what follows; 0 for the length reached.
     ring: overwrite the oldest tokens; the model's window says how many must stay.
-    sinks: first tokens that a ring never overwrites.
 
   Raises:
     ValueError: if the encoding cannot serve so many positions, or a ring is asked for a model without a window.
@@ -49,7 +48,7 @@ class Decoding:
     logits = decoding.feed(logits.argmax(-1))
   """
 
-  def __init__(self, model: Decoder, params: Any, *, batch: int, capacity: int, total: int = 0, ring: bool = False, sinks: int = 0):
+  def __init__(self, model: Decoder, params: Any, *, batch: int, capacity: int, total: int = 0, ring: bool = False):
     if ring and model.window is None:
       raise ValueError("a ring cache forgets tokens that a model without a window still looks at; set model.window, or ring=False")
     self.model, self.params, self.total = model, params, total
@@ -60,7 +59,7 @@ class Decoding:
       raise ValueError(
         f"{model.encoding} changes the input of tokens already read with the length; give total=, the number of positions in play"
       )
-    self.slots = Slots(capacity, ring, model.window or 0, sinks)
+    self.slots = Slots(capacity, ring, model.window or 0)
     self.used = 0
     self.next = np.zeros(batch, np.int64)
     self.program = dataclasses.replace(model, encoding=model.encoding.program())

@@ -63,20 +63,15 @@ class Slots:
     capacity: number of slots.
     ring: tokens overwrite the oldest; without it the capacity is a limit.
     window: tokens that attention looks back to, the query included (ring only).
-    sinks: first tokens that are never overwritten (ring only).
   """
 
   capacity: int
   ring: bool = False
   window: int = 0
-  sinks: int = 0
 
   def __post_init__(self):
-    if self.ring and self.capacity < self.window + self.sinks:
-      raise ValueError(
-        f"a ring of {self.capacity} slots cannot hold a window of {self.window} and {self.sinks} first tokens; "
-        f"give at least {self.window + self.sinks}"
-      )
+    if self.ring and self.capacity < self.window:
+      raise ValueError(f"a ring of {self.capacity} slots cannot hold a window of {self.window}; give at least {self.window}")
 
   def take(self, used: int, count: int) -> np.ndarray:
     """int32 [count]: slots of tokens number used .. used + count - 1.
@@ -92,10 +87,10 @@ class Slots:
           f"create it with capacity={used + count} or more"
         )
       return index.astype(np.int32)
-    room = self.capacity - self.sinks
-    if count > room - self.window + 1 and used + count > self.capacity:
+    most = self.capacity - self.window + 1
+    if count > most and used + count > self.capacity:
       raise ValueError(
-        f"writing {count} tokens at once into a ring of {room} slots would overwrite keys inside the window of {self.window}; "
-        f"write at most {room - self.window + 1} at a time, or give capacity={self.window + self.sinks + count - 1}"
+        f"writing {count} tokens at once into a ring of {self.capacity} slots would overwrite keys inside the window of {self.window}; "
+        f"write at most {most} at a time, or give capacity={self.window + count - 1}"
       )
-    return np.where(index < self.sinks, index, self.sinks + (index - self.sinks) % room).astype(np.int32)
+    return (index % self.capacity).astype(np.int32)
