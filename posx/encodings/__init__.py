@@ -47,7 +47,7 @@ def make(name: str, **fields: Any) -> Encoding:
 
   Example:
     >>> make("rope", base=5e5)
-    RoPE(base=500000.0, rotary_dim=0, layout='half', scaling=None)
+    RoPE(base=500000.0, rotary_dim=0, layout='half', partial=1.0, scaling=None)
   """
   return catalogue.make(CATALOGUE, name, fields)
 

@@ -58,6 +58,32 @@ def inverse_frequencies(rotary_dim: int, base: float = 10000.0) -> np.ndarray:
   return np.float64(base) ** (-np.arange(0, rotary_dim, 2, dtype=np.float64) / rotary_dim)
 
 
+def proportional_frequencies(rotary_dim: int, base: float = 10000.0, partial: float = 1.0) -> np.ndarray:
+  """Inverse frequencies of RoPE in which only the fastest share turns: 0 from index int(partial r // 2) on.
+
+  The exponents and the pairs stay those of the full width, unlike in partial rotary with a smaller `rotary_dim`.
+
+  Args:
+    rotary_dim: r, channels of a head that form pairs; even.
+    base: theta; larger is slower.
+    partial: share of the pairs that turn, the fastest ones.
+
+  Returns:
+    float64 NumPy array [r // 2], radians per token.
+
+  Example:
+    >>> proportional_frequencies(8, partial=0.5)
+    array([1. , 0.1, 0. , 0. ])
+
+  Reference:
+    Barbero et al., "Round and Round We Go! What makes Rotary Positional Encodings useful?", 2024, section 6 and its
+    listing (p-RoPE). arXiv:2410.06205
+  """
+  inv_freq = inverse_frequencies(rotary_dim, base)
+  inv_freq[int(partial * rotary_dim // 2) :] = 0.0
+  return inv_freq
+
+
 def angle_tables(inv_freq: np.ndarray, length: int = 1 << 20) -> dict[str, np.ndarray]:
   """Two small tables from which cos and sin of position x frequency follow to 1e-7 for every integer position.
 
@@ -173,15 +199,18 @@ class RoPE(Encoding):
     base: theta; larger is slower.
     rotary_dim: channels of a head that are rotated; 0 for all of them.
     layout: 'half' or 'interleaved' pairs of channels.
+    partial: share of the pairs that turn, the fastest ones; the others stand still, so that slow channels can carry
+      meaning alone (p-RoPE). 1 is RoPE, 0 is NoPE. Partial rotary is another thing: a smaller `rotary_dim`.
     scaling: a context extension of the RoPE family, or None; set it with `posx.extensions.apply`.
 
   Reference:
-    Su et al., "RoFormer", 2021. arXiv:2104.09864
+    Su et al., "RoFormer", 2021. arXiv:2104.09864. `partial`: Barbero et al., "Round and Round We Go", 2024. arXiv:2410.06205
   """
 
   base: float = 10000.0
   rotary_dim: int = 0
   layout: Layout = "half"
+  partial: float = 1.0
   scaling: Scaling | None = None
 
   by_head: ClassVar = ()
@@ -190,6 +219,8 @@ class RoPE(Encoding):
     inverse_frequencies(self.rotary_dim or 2, self.base)
     if self.layout not in LAYOUTS:
       raise UserError(unknown("RoPE layout", self.layout, LAYOUTS))
+    if not 0 <= self.partial <= 1:
+      raise UserError(f"RoPE turns a share of its pairs, 0 <= partial <= 1, got partial={self.partial}")
 
   def _rotary_dim(self, dims: Dims) -> int:
     return self.rotary_dim or dims.head_dim
@@ -206,8 +237,9 @@ class RoPE(Encoding):
     """(inverse frequencies float64 [r // 2], gain) in force for `length` positions."""
     r = self._rotary_dim(dims)
     if self.scaling is None:
-      return inverse_frequencies(r, self.base), 1.0
-    return self.scaling.frequencies64(r, self.base, length, dims.train_length)
+      return proportional_frequencies(r, self.base, self.partial), 1.0
+    inv_freq, gain = self.scaling.frequencies64(r, self.base, length, dims.train_length)
+    return np.where(proportional_frequencies(r, self.base, self.partial) > 0, inv_freq, 0.0), gain
 
   def constants(self, dims: Dims, length: int) -> dict[str, Any]:
     self.check(dims, length)
@@ -229,4 +261,4 @@ class RoPE(Encoding):
     return self.scaling is not None and self.scaling.length_dependent
 
   def program(self) -> Encoding:
-    return dataclasses.replace(self, base=10000.0, scaling=None)
+    return dataclasses.replace(self, base=10000.0, partial=1.0, scaling=None)

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from posx.encodings.base import Encoding
-from posx.encodings.rope import inverse_frequencies
+from posx.encodings.rope import inverse_frequencies, proportional_frequencies
 from posx.errors import UserError
 from posx.extensions.base import Extension, check_factor, check_length, stretch
 from posx.extensions.positions import Around, Interpolated
@@ -225,7 +225,8 @@ class Proportional(Frequencies):
   """Proportional RoPE: only the fastest share of the pairs turns, with the exponents of the full width.
 
   inv_freq_i = base^(-2i/r) / s for i < int(partial r // 2), else 0. Not partial rotary, whose exponents and pairs come
-  from the narrower width: here channel i stays paired with i + r/2.
+  from the narrower width: here channel i stays paired with i + r/2. For a model as trained; a model trained that way is
+  `rope` with its field `partial`.
 
   Attributes:
     partial: share of the pairs that turn, in (0, 1].
@@ -247,7 +248,11 @@ class Proportional(Frequencies):
     if self.partial == 1 and self.factor == 1:
       raise UserError("proportional with partial 1 and factor 1 changes nothing; give a smaller share, or a factor")
 
+  def extend(self, encoding: Encoding) -> Encoding:
+    held = getattr(encoding, "partial", 1.0)
+    if self.factor == 1 and held <= self.partial:
+      raise UserError(f"proportional with partial={self.partial} changes nothing: the encoding turns {held} of its pairs; give less, or a factor")
+    return super().extend(encoding)
+
   def frequencies64(self, rotary_dim: int, base: float, length: int, train_length: int) -> tuple[np.ndarray, float]:
-    inv_freq = inverse_frequencies(rotary_dim, base) / self.factor
-    inv_freq[int(self.partial * rotary_dim // 2) :] = 0.0
-    return inv_freq, 1.0
+    return proportional_frequencies(rotary_dim, base, self.partial) / self.factor, 1.0

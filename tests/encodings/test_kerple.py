@@ -1,5 +1,7 @@
 """KERPLE's kernels against float64 and the authors' own numbers; parameters that stay valid."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,7 +35,7 @@ def test_power_kernel_values_and_alibi():
   np.testing.assert_allclose(kerple.power_kernel(jnp.array([0, 3, 100]), 0.25, 1.0), [0, -0.75, -25], atol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", ["log", "power"])
+@pytest.mark.parametrize("kernel", kerple.KERNELS)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_huge_step_leaves_the_bias_negative_and_decreasing(bind, kernel, sign):
   made = bind(encodings.make("kerple", kernel=kernel))
@@ -49,12 +51,12 @@ def test_a_huge_step_leaves_the_bias_negative_and_decreasing(bind, kernel, sign)
     assert np.isfinite(bias).all() and bias[0] == 0 and (np.diff(bias) < 0).all()
 
 
-@pytest.mark.parametrize("kernel", ["log", "power"])
+@pytest.mark.parametrize("kernel", kerple.KERNELS)
 def test_a_parameter_beyond_its_bound_still_learns(bind, kernel):
   made = bind(encodings.make("kerple", kernel=kernel))
-  params = {"a": jnp.full(4, -5.0), "p": jnp.full(4, 7.0)}
+  params = {name: jnp.full(4, -5.0 if name == "a" else 7.0) for name in made.params}
   grad = jax.grad(lambda params: made.encoding.bias(made.head(0, params), jnp.arange(9)).sum())(params)
-  assert float(abs(grad["a"][0])) > 0 and float(abs(grad["p"][0])) > 0
+  assert all(float(abs(g[0])) > 0 for g in grad.values())
 
 
 @pytest.mark.parametrize(
@@ -62,6 +64,8 @@ def test_a_parameter_beyond_its_bound_still_learns(bind, kernel):
   [
     (kerple.log_kernel, lambda a, p: (-p * np.log1p(a * np.arange(9.0))).sum()),
     (kerple.power_kernel, lambda a, p: (-a * np.arange(9.0) ** p).sum()),
+    (kerple.weight_kernel, lambda a, p: np.exp(-a * np.arange(9.0) ** p).sum()),
+    (functools.partial(kerple.three_parameter_log_kernel, e=1.3), lambda a, p: (-p * np.log1p(a * np.arange(9.0) ** 1.3)).sum()),
   ],
 )
 def test_gradient_is_that_of_the_formula(kernel, formula):
@@ -72,6 +76,45 @@ def test_gradient_is_that_of_the_formula(kernel, formula):
   np.testing.assert_allclose(grad, [by_a, by_p], rtol=1e-4)
 
 
+def test_three_parameter_log_values():
+  d = np.array([0, 1, 3, 700])
+  found = kerple.three_parameter_log_kernel(jnp.asarray(d), 0.5, 3.0, 1.5)
+  np.testing.assert_allclose(found, -3.0 * np.log(1 + 0.5 * d.astype(np.float64) ** 1.5), rtol=1e-6)
+  plain = kerple.log_kernel(jnp.asarray(d), 0.5, 3.0)
+  np.testing.assert_allclose(kerple.three_parameter_log_kernel(jnp.asarray(d), 0.5, 3.0, 1.0), plain, rtol=1e-6)
+  # d = 0 has a finite gradient in the exponent
+  assert np.isfinite(jax.grad(lambda e: kerple.three_parameter_log_kernel(jnp.asarray(d), 0.5, 3.0, e).sum())(1.5))
+
+
+@pytest.mark.parametrize("kernel", kerple.KERNELS)
+def test_weights_multiply_the_product_and_not_the_bias(bind, kernel):
+  """q.k exp(-weight_a d^weight_p) / sqrt(c) + bias, in float64."""
+  made = bind(encodings.make("kerple", kernel=kernel, weight=True))
+  rng, past = np.random.default_rng(0), np.tri(7, dtype=bool)
+  q, k = rng.normal(size=(2, 4, 7, 8))
+  at = np.array([0, 1, 2, 5, 9, 30, 31])
+  d = np.where(past, at[:, None] - at[None, :], 0).astype(np.float64)
+  scores = made.scores(q.astype(np.float32), k.astype(np.float32), at, at)
+  for h in range(4):
+    p = {n: np.float64(v[h]) for n, v in made.params.items()}
+    bias = {
+      "log": lambda p=p: -p["p"] * np.log(1 + p["a"] * d),
+      "power": lambda p=p: -p["a"] * d ** p["p"],
+      "three_parameter_log": lambda p=p: -p["p"] * np.log(1 + p["a"] * d ** p["e"]),
+    }[kernel]()
+    expected = q[h] @ k[h].T / np.sqrt(8) * np.exp(-p["weight_a"] * d ** p["weight_p"]) + bias
+    np.testing.assert_allclose(scores[h][past], expected[past], rtol=2e-6, atol=2e-6)
+
+
+def test_weights_make_the_hook_elementwise_and_leave_the_rest_alone(dims):
+  plain, weighted = encodings.make("kerple"), encodings.make("kerple", weight=True)
+  assert (plain.form, plain.content_free) == ("distance", True) and (weighted.form, weighted.content_free) == ("elementwise", False)
+  first, second = (e.init(jax.random.key(3), dims) for e in (plain, weighted))
+  assert set(second) - set(first) == {"weight_a", "weight_p"}
+  for name in first:
+    np.testing.assert_array_equal(first[name], second[name])
+
+
 def test_initial_ranges_are_the_authors():
   params = encodings.make("kerple").init(jax.random.key(0), Dims(4096, 8, 8, 8))
   for name, top in (("a", 1), ("p", 2)):
@@ -80,5 +123,5 @@ def test_initial_ranges_are_the_authors():
 
 
 def test_refusals():
-  with pytest.raises(ValueError, match="log, power"):
+  with pytest.raises(ValueError, match="log, power, three_parameter_log"):
     kerple.KERPLE(kernel="exp")

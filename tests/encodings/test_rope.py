@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posx import encodings
+from posx import encodings, extensions
 from posx.encodings import rope
 from posx.encodings.base import Dims
 
@@ -194,3 +194,42 @@ def test_sizes_that_do_not_fit(dims):
   ):
     with pytest.raises(ValueError, match="half, interleaved"):
       call()
+
+
+def test_a_share_of_the_pairs_keeps_the_exponents_of_the_full_width():
+  expected = 1e4 ** (-np.arange(16) / 16)
+  expected[int(0.75 * 32 // 2) :] = 0
+  np.testing.assert_allclose(rope.proportional_frequencies(32, 1e4, 0.75), expected, rtol=1e-12)
+
+
+def test_a_share_of_the_pairs_turns_and_the_slowest_stand_still(bind):
+  """p-RoPE in complex float64: the pairs (i, i + c/2) below int(p c/2) turn."""
+  made = bind(encodings.make("rope", partial=0.5))
+  rng, at = np.random.default_rng(0), np.array([0, 7, 100])
+  x = rng.normal(size=(3, 8))
+  w = np.array([1.0, 0.1, 0.0, 0.0])
+  turned = (x[:, :4] + 1j * x[:, 4:]) * np.exp(1j * at[:, None] * w)
+  found, _ = made.encoding.on_query_key(made.head(0), jnp.asarray(x, jnp.float32), jnp.zeros((3, 8)), jnp.asarray(at), jnp.asarray(at))
+  np.testing.assert_allclose(found, np.concatenate([turned.real, turned.imag], 1), atol=2e-6)
+
+
+@pytest.mark.parametrize(("partial", "other"), [(1.0, "rope"), (0.0, "nope")])
+def test_limits_of_the_share(bind, partial, other):
+  q = np.random.default_rng(1).normal(size=(4, 5, 8)).astype(np.float32)
+  at = np.arange(5) * 11
+  made, expected = bind(encodings.make("rope", partial=partial)), bind(encodings.make(other))
+  np.testing.assert_allclose(made.scores(q, q, at, at), expected.scores(q, q, at, at), atol=1e-6)
+
+
+def test_a_share_survives_an_extension_and_shares_the_program(dims):
+  made = extensions.apply(extensions.make("ntk", factor=4.0), encodings.make("rope", partial=0.5))
+  inv_freq, _ = made.frequencies(dims, 64)
+  whole, _ = extensions.make("ntk", factor=4.0).frequencies64(8, 1e4, 64, 64)
+  np.testing.assert_array_equal(inv_freq, [*whole[:2], 0, 0])
+  assert made.program() == encodings.make("rope").program()
+
+
+@pytest.mark.parametrize("partial", [-0.1, 1.5])
+def test_what_is_no_share(partial):
+  with pytest.raises(ValueError, match="0 <= partial <= 1"):
+    encodings.make("rope", partial=partial)

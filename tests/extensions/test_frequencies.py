@@ -225,6 +225,13 @@ def test_proportional_keeps_the_exponents_of_the_full_width():
   np.testing.assert_allclose(made.frequencies64(32, 1e4, 0, 0)[0], expected, rtol=1e-12)
 
 
+def test_proportional_must_turn_fewer_pairs_than_the_encoding():
+  with pytest.raises(UserError, match="changes nothing: the encoding turns 0.5"):
+    extensions.apply(extensions.make("proportional", partial=0.5), RoPE(partial=0.5))
+  made = extensions.apply(extensions.make("proportional", partial=0.25), RoPE(partial=0.5))
+  assert (made.frequencies(Dims(1, 16, 16, 64), 64)[0] > 0).sum() == 2
+
+
 def test_interpolation_by_hand(bind):
   extended = extensions.apply(extensions.make("pi", factor=4.0), RoPE())
   made = bind(extended, Dims(1, 4, 4, 8), length=32)
