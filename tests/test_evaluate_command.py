@@ -175,6 +175,19 @@ def test_numbers_are_those_of_the_model_applied_by_hand(run):
   assert bucket["stderr"] == pytest.approx(np.std(apply(tokens)[:, 64:].mean(1), ddof=1) / math.sqrt(2), abs=1e-5)
 
 
+def test_settings_of_the_run_are_cut_to_what_shorter_windows_hold(run, capsys):
+  """The run's own 32 targets and 16 last tokens, where windows have 8 and 16; what is asked for by name is not cut."""
+  workdir = run()
+  assert evaluate(f"--workdir={workdir}", "--lengths=8,16", "--controls=none") == 0
+  said = capsys.readouterr().out
+  assert "eval.targets=32 of the run exceeds these windows: 8 are used\n" in said
+  assert "eval.last_k=16 of the run exceeds these windows: 8 are used\n" in said
+  rows = results.select(read_rows(workdir / results.FILE), protocol=("nonoverlapping", "last_k"))
+  assert [(r["length"], r.get("k"), r["tokens"]) for r in rows] == [(n, k, 2 * 8) for n in (8, 16) for k in (None, 8)]
+  assert evaluate(f"--workdir={workdir}", "--lengths=8,16", "--last_k=8", "--targets=32") == 2
+  assert "eval.targets=32 exceeds the longest window of 16 tokens" in capsys.readouterr().err
+
+
 def test_what_is_there_is_not_computed_again(run, capsys, monkeypatch):
   workdir = run()
   assert evaluate(f"--workdir={workdir}") == 0

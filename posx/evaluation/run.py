@@ -21,7 +21,7 @@ from posx.errors import UserError
 from posx.evaluation import protocols, rows
 from posx.evaluation.losses import window_losses
 from posx.evaluation.protocols import Measure, measure
-from posx.evaluation.windows import Windows, place
+from posx.evaluation.windows import Windows, fitting, place
 from posx.study import results
 
 
@@ -52,6 +52,7 @@ def evaluate(
   params, trained, step = restore_params(workdir, step)
   config = configs.from_json(configs.to_json(trained))
   configs.override(config, changes)
+  _fit(config.eval, changes, say)
   configs.check(config)
   settings = config.eval
   lengths = sorted(set(settings.lengths))
@@ -236,6 +237,17 @@ class _Job:
   def summary(self, names) -> None:
     speed = f"{self.computed / self.seconds:,.0f} tokens/s" if self.seconds else "all losses were there already"
     self.say(f"{len(names)} documents, the last {self.targets} tokens of each scored at every length; {speed}")
+
+
+def _fit(settings, asked: Mapping[str, Any], say: Callable[[str], None]) -> None:
+  """What the run's own settings want of longer windows than these is cut to the shortest one; what was asked for is left alone."""
+  if not settings.lengths:
+    return
+  fits = {"targets": fitting(settings.targets, settings.lengths), "last_k": min(settings.last_k, min(settings.lengths))}
+  for field, value in fits.items():
+    if f"eval.{field}" not in asked and value != settings[field]:
+      say(f"eval.{field}={settings[field]} of the run exceeds these windows: {value} are used")
+      settings[field] = value
 
 
 def _check_text(config, trained) -> None:

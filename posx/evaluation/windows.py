@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -46,6 +47,16 @@ class Windows:
   def cut(self, tokens: np.ndarray) -> np.ndarray:
     """The targets [documents, windows, length] of tokens [documents, total + 1], laid out as their losses are."""
     return np.stack([tokens[:, s + 1 : s + self.length + 1] for s in self.starts], axis=1)
+
+
+def fitting(targets: int, lengths: Sequence[int]) -> int:
+  """The targets that windows of these lengths can score: as many as given, or as the shortest has where that exceeds the longest.
+
+  Example:
+    >>> fitting(4096, (512, 8192)), fitting(4096, (512, 1024))
+    (4096, 512)
+  """
+  return targets if targets <= max(lengths) else min(lengths)
 
 
 def place(total: int, length: int, stride: int, targets: int = 0) -> Windows:

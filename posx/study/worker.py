@@ -21,6 +21,7 @@ from typing import Any
 
 from posx import cli
 from posx.errors import BusyError, Stopped, UserError
+from posx.evaluation.windows import fitting
 from posx.files import read_json, write_atomic
 from posx.study import results
 from posx.study.names import spell
@@ -51,6 +52,8 @@ def arguments(workdir: str, request: Request) -> list[str]:
   """The command line of `experiments.evaluate` for one request."""
   # All settings, for they may have changed since the run was made, which keeps its own.
   fields = {field: spell(value) for field, value in request.items() if field != "extension"}
+  if "targets" in fields:
+    fields["targets"] = str(fitting(request["targets"], request["lengths"]))
   fields |= {"controls": fields["controls"] or "none"} if "controls" in fields else {}
   argv = [f"--workdir={workdir}", "--beyond=note", *(f"--{field}={value}" for field, value in fields.items())]
   name, _, factor = request["extension"].partition(":")
@@ -152,6 +155,8 @@ def _work(config: str, workdir: str, overrides: Sequence[str]) -> int:
 def _evaluate(workdir: str, request: Request) -> None:
   from experiments import evaluate
 
+  if "targets" in request and (fits := fitting(request["targets"], request["lengths"])) != request["targets"]:
+    print(f"config.eval.targets={request['targets']} exceeds these windows: {fits} are used", flush=True)
   code = evaluate.main(arguments(workdir, request))
   if code or not (Path(workdir) / results.FILE).exists():
     raise UserError(f"the evaluation of {workdir} ended with code {code or 0} and wrote no rows")

@@ -174,3 +174,10 @@ def test_requests_and_their_command_lines():
     ["--workdir=d", "--beyond=note", "--lengths=512,1024", "--controls=none", "--stride=64", "--extension=pi"],
     ["--workdir=d", "--beyond=note", "--lengths=512,1024", "--controls=none", "--stride=64", "--extension=yarn", "--extension.factor=8"],
   ]
+
+
+def test_targets_that_no_window_holds_are_those_of_the_shortest():
+  (asked,) = worker.requests({"eval": {"lengths": (512, 1024), "targets": 4096}})
+  assert "--targets=512" in worker.arguments("d", asked)
+  (asked,) = worker.requests({"eval": {"lengths": (512, 8192), "targets": 4096}})
+  assert "--targets=4096" in worker.arguments("d", asked)
