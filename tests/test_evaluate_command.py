@@ -128,6 +128,8 @@ def test_rows(run, capsys):
     assert row["documents"] == 2 and row["stderr"] >= 0
     if row["protocol"] != "bucket":
       assert row["tokens"] == 2 * (16 if row["protocol"] == "last_k" else 32)
+      one, other = row["document_losses"]
+      assert row["loss"] == pytest.approx((one + other) / 2) and row["stderr"] == pytest.approx(abs(one - other) / 2, abs=1e-9)
   # the same targets at every length and under every control
   for protocols, count in ((("nonoverlapping", "sliding"), 1), (("last_k",), 1)):
     assert len({r["target_hash"] for r in rows if r["protocol"] in protocols}) == count

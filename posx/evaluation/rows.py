@@ -28,6 +28,12 @@ def _exp(x: float) -> float:
     return float(np.exp(np.float64(x)))
 
 
+def document_losses(losses: np.ndarray) -> list[float | None]:
+  """The mean loss of each document, of losses [documents, targets]: what paired comparisons are made from; null where not finite."""
+  each = np.asarray(losses, np.float64).mean(1) if losses.size else np.empty(0)
+  return [float(x) if np.isfinite(x) else None for x in each]
+
+
 def fields(measure: Measure, reference: Measure | None, bytes_per_token: float) -> dict[str, Any]:
   """The numbers of a row; what is not finite becomes null, with a note that says so."""
   finite = lambda x: x if x is not None and math.isfinite(x) else None

@@ -213,6 +213,8 @@ class _Job:
     scored = picked.scored
     name = type(self.extension).name if self.extension is not None else ""
     factor = getattr(self.extension, "factor", None)
+    # Not by position: those are many rows, and comparisons are over whole windows.
+    each = {} if picked.protocol["protocol"] == "bucket" else {"document_losses": rows.document_losses(picked.losses)}
     if self.extension is not None and factor == 0:
       factor = max(1.0, length / (self.extension.original_length or self.trained))
     return {
@@ -226,6 +228,7 @@ class _Job:
       **picked.protocol,
       "control": control,
       **rows.fields(result, reference, max(1, self.corpus.num_bytes(scored)) / scored.size),
+      **each,
       "target_hash": protocols.target_hash(scored),
       "context": "no separator before the first token",
       "data": self.corpus.dataset,

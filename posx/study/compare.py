@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posx.files import write_atomic
-from posx.study import figures, results, series, table
+from posx.study import figures, ranking, results, series, table
 from posx.study.results import Row
 
 _WIDTH = 140  # of the table in a file
@@ -29,15 +29,28 @@ def report(folders: Sequence[str | os.PathLike], output: str | os.PathLike, prot
     name, chosen = series.choose(mine, protocol)
     curves = series.curves(chosen)
     if show:
-      table.show(table.render(chosen, name, curves, shutil.get_terminal_size((_WIDTH, 24)).columns))
+      table.show(_page(mine, chosen, name, curves, shutil.get_terminal_size((_WIDTH, 24)).columns))
       others = [p for p in series.protocols(mine) if p != name]
       print(f"other protocols: {', '.join(others)} (compare --protocol=...)\n" if others else "")
-    pages.append(table.plain(table.render(chosen, name, curves, _WIDTH)))
+    pages.append(table.plain(_page(mine, chosen, name, curves, _WIDTH)))
     suffix = "" if len(texts) == 1 else f"-{data}-{split}".replace("/", "_")
     written += _figures(mine, chosen, name, curves, Path(output) / "figures", suffix)
   Path(output).mkdir(parents=True, exist_ok=True)
   write_atomic(Path(output) / "table.txt", "\n".join(pages))
   return [Path(output) / "table.txt", *written]
+
+
+def _page(rows: Sequence[Row], chosen: Sequence[Row], name: str, curves: Sequence[series.Series], width: int) -> list[list[table.Cell]]:
+  """The table, the ranking, and where other protocols would rank otherwise."""
+  lines = table.render(chosen, name, curves, width)
+  ranked = ranking.lines(curves, width)
+  lines += [[], *ranked] if ranked else []
+  others = {p: curves if p == name else series.curves(series.choose(rows, p)[1]) for p in series.protocols(rows)}
+  if len(others) > 1 and ranked:
+    found = ranking.disagreements(others)
+    lines += [[], *[[(f"protocols disagree: {text}", "")] for text in found]]
+    lines += [] if found else [[(f"no two protocols ({', '.join(others)}) put a pair in opposite order", "dim")]]
+  return lines
 
 
 def _figures(

@@ -48,6 +48,8 @@ def validate(row: Row) -> None:
   _expect(row, "control", row["control"] in CONTROLS, "one of '', 'window', 'truncate'")
   if row["protocol"] == "bucket":
     bucket(row)
+  if each := row.get("document_losses"):
+    _expect(row, "document_losses", isinstance(each, list) and len(each) == row["documents"], f"a list of {row['documents']} losses")
   if row["loss"] is None and not row.get("note"):
     raise UserError(f"row {row['run']} at length {row['length']} has no loss: it needs a field note that says why")
 
@@ -202,4 +204,4 @@ def write_csv(path: str | os.PathLike, rows: Sequence[Row]) -> None:
   with open(path, "w", newline="") as file:
     writer = csv.DictWriter(file, columns)
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: json.dumps(value) if isinstance(value, list) else value for name, value in row.items()} for row in rows)

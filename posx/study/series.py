@@ -13,41 +13,11 @@ from typing import Any
 
 from posx.errors import UserError
 from posx.study import names, results, sweep
+from posx.study.points import Point, average
 from posx.study.results import Row
 
 VARIANT = "_variant"  # what was trained, up to the seed
 _LABEL = "_label"
-_LARGEST_LOSS = 700.0  # exp of more overflows
-
-
-@dataclasses.dataclass(frozen=True)
-class Point:
-  """One measurement of a curve: over all its targets, averaged over seeds.
-
-  Attributes:
-    loss: nats per token, None where there is no number (then `note` says why).
-    stderr: standard error of `loss`, over seeds if there are several, else over documents.
-    bits: bits per byte.
-    ratio: perplexity relative to the truncation control; below 1 the longer context helps.
-    tokens: number of targets.
-    seeds: number of runs averaged.
-  """
-
-  loss: float | None
-  stderr: float | None
-  bits: float | None
-  ratio: float | None
-  tokens: int
-  documents: int
-  seeds: int
-  note: str = ""
-
-  @property
-  def perplexity(self) -> float | None:
-    """exp of the average loss, never an average of perplexities."""
-    if self.loss is None:
-      return None
-    return math.exp(self.loss) if self.loss < _LARGEST_LOSS else math.inf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,24 +195,6 @@ def _series(family: str, extension: str, control: str, rows: Sequence[Row]) -> S
   for row in rows:
     at[results.bucket(row) if row["protocol"] == "bucket" else row["length"]].append(row)
   return Series(family, extension, control, rows[0]["train_length"], {where: average(at[where]) for where in sorted(at)})
-
-
-def average(rows: Sequence[Row]) -> Point:
-  """One point from the rows of several seeds: losses are averaged, perplexity follows from the average.
-
-  A seed without a loss makes the point one without a loss: the average of the others would hide it.
-  """
-  first, n = rows[0], len(rows)
-  losses = [row["loss"] for row in rows]
-  notes = list(dict.fromkeys(row.get("note") or "" for row in rows if row["loss"] is None))
-  if notes:
-    return Point(None, None, None, None, first["tokens"], first["documents"], n, "; ".join(notes))
-  mean = math.fsum(losses) / n
-  spread = math.sqrt(math.fsum((x - mean) ** 2 for x in losses) / (n - 1) / n) if n > 1 else first["stderr"]
-  ratios = [row["ratio_to_truncation"] for row in rows]
-  ratio = math.exp(math.fsum(map(math.log, ratios)) / n) if all(ratios) else None
-  bits = [row["bits_per_byte"] for row in rows]
-  return Point(mean, spread, None if None in bits else math.fsum(bits) / n, ratio, first["tokens"], first["documents"], n)
 
 
 def tag(length: int) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from posx.study.points import Point
 from posx.study.results import Row
-from posx.study.series import Point, Series, tag
+from posx.study.series import Series, tag
 
 Cell = tuple[str, str]
 """A text and its style: '', 'bold', 'dim' or 'head'."""

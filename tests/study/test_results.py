@@ -132,6 +132,7 @@ def test_other_keys_are_other_rows(change):
     ({"loss": None}, "has no loss: it needs a field note"),
     ({"run": None}, "field run .* it must be a string"),
     ({"protocol": "bucket", "bucket": 3}, "field bucket .* must be 'start-end'"),
+    ({"document_losses": [1.0, 2.0]}, "field document_losses .* it must be a list of 16 losses"),
   ],
 )
 def test_rows_are_checked(tmp_path, change, message):

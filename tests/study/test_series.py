@@ -38,6 +38,22 @@ def test_seeds_are_averaged_in_loss(tmp_path):
   assert point.ratio == pytest.approx(8.0 / 6.0)
 
 
+def test_errors_over_seeds_and_over_documents_are_both_kept(tmp_path):
+  losses = {0: [1.0, 2.0] * 8, 1: [2.0, 3.0] * 8}
+  rows = [row("rope", 512, math.exp(sum(each) / 16), run=f"r{seed}", seed=seed, document_losses=each) for seed, each in losses.items()]
+  (curve,) = curves(tmp_path, rows, {f"r{i}": config(i) for i in range(2)})
+  point = curve.points[512]
+  assert point.stderr == pytest.approx(0.5)
+  # Sixteen documents, 1.5 or 2.5 over both seeds: a standard deviation of 0.5164.
+  assert point.over_documents == pytest.approx(0.5164 / 4, rel=0.05) and point.losses == losses
+
+
+def test_losses_of_other_targets_are_not_taken_together(tmp_path):
+  rows = [row("rope", 512, 6.0, run=f"r{i}", seed=i, document_losses=[1.0] * 16, target_hash=str(i)) for i in range(2)]
+  (curve,) = curves(tmp_path, rows, {f"r{i}": config(i) for i in range(2)})
+  assert curve.points[512].losses == {} and curve.points[512].targets == ""
+
+
 def test_a_seed_without_a_number_is_not_averaged_away(tmp_path):
   rows = [row("rope", 512, p, run=f"r{i}", seed=i) for i, p in enumerate((2.0, None))]
   (curve,) = curves(tmp_path, rows, {f"r{i}": config(i) for i in range(2)})
