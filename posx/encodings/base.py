@@ -162,6 +162,14 @@ class Encoding:
     """
     return None
 
+  def visibility(self, dims: Dims) -> tuple[int | None, int]:
+    """(window, sinks): a query sees the last `window` tokens, itself included, and those at positions below `sinks`.
+
+    (None, 0) hides nothing. Sinks stay visible beside a window that the caller sets, too; documents and the future do not.
+    """
+    del dims
+    return None, 0
+
   def check(self, dims: Dims, length: int) -> None:
     """Raises UserError (a ValueError), with the cure, if the encoding cannot serve positions 0 .. length - 1 of such a model."""
     del dims, length
