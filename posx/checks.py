@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from posx.config import KINDS, ConfigDict, dims, encoding, kinds
-from posx.data import tokenizers
+from posx.data import synthetic, tokenizers
 from posx.errors import UserError, unknown
 from posx.fields import Kind, coerce
 from posx.sections import SECTIONS
@@ -73,6 +73,13 @@ def _data(config: ConfigDict) -> None:
   if d.tokenizer == "bytes" and d.vocab_size:
     raise UserError(f"config.data.vocab_size={d.vocab_size} has no effect on bytes; use data.tokenizer=sentencepiece, or vocab_size=0")
   tokenizers.check(d.tokenizer, d.vocab_size)
+  if synthetic.is_task(d.name):
+    task = synthetic.find(d.name)
+    if d.tokenizer != "bytes":
+      raise UserError(f"config.data.tokenizer={d.tokenizer!r} has no effect on task {task.name!r}, which has symbols of its own; leave it")
+    synthetic.check_packing(d.packing)
+    for length in (config.train.length, *config.eval.lengths):
+      task.items(length)
 
 
 def _train(config: ConfigDict) -> None:

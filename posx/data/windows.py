@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from posx.data import synthetic
 from posx.data.shuffle import key, mix, permute
 from posx.data.store import Corpus
 from posx.errors import UserError
@@ -69,6 +70,9 @@ def batch(
   numbers = _numbers(step, batch_size, length, shard)
   if packing not in _READERS:
     raise UserError(f"unknown data.packing {packing!r}; known: {', '.join(_READERS)}")
+  if isinstance(corpus, synthetic.TaskCorpus):
+    synthetic.check_packing(packing)
+    return corpus.task.rows(numbers, seed=seed, split=corpus.split, length=length, full=False)
   count, reader = _READERS[packing]
   windows = count(corpus, length)
   parts = []
