@@ -2,8 +2,7 @@
 
     python -m benchmarks.attention [--length=4096] [--repeats=7] [--json=FILE] [--no_peers]
 
-Contestants take turns, so that a noisy machine is noisy for all of them. One core is used (the first allowed one) unless
---devices says otherwise. PyTorch is measured if it is installed: `pip install posx[peers]`.
+One core is used (the first allowed one) unless the table says two. PyTorch is measured if it is installed: `pip install posx[peers]`.
 """
 
 from __future__ import annotations
@@ -11,40 +10,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
-import subprocess
 import sys
-import time
+
+from benchmarks import common
+from benchmarks.common import pin, take_turns
 
 
 def parse() -> argparse.Namespace:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = common.parser(__doc__, repeats=7)
   parser.add_argument("--length", type=int, default=4096, help="tokens")
   parser.add_argument("--heads", type=int, default=8)
   parser.add_argument("--head_dim", type=int, default=64)
-  parser.add_argument("--repeats", type=int, default=7)
-  parser.add_argument("--json", default="", help="write all numbers there")
-  parser.add_argument("--no_peers", action="store_true", help="posx alone")
-  parser.add_argument("--part", default="", help="for the benchmark itself: which measurement this process makes")
   return parser.parse_args()
-
-
-def pin(count: int) -> None:
-  """Keeps this process on `count` of its cores, before any library starts its threads."""
-  os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
-
-
-def take_turns(contestants: dict, repeats: int) -> dict[str, float]:
-  """name -> median seconds; every round runs each contestant once."""
-  for run in contestants.values():
-    run()
-  seconds: dict[str, list[float]] = {name: [] for name in contestants}
-  for _ in range(repeats):
-    for name, run in contestants.items():
-      began = time.perf_counter()
-      run()
-      seconds[name].append(time.perf_counter() - began)
-  return {name: statistics.median(times) for name, times in seconds.items()}
 
 
 def inputs(args, length: int):
@@ -135,18 +112,10 @@ def flex_run(args, length: int):
   return run
 
 
-def matmul():
-  import jax
-
-  m = jax.random.normal(jax.random.key(2), (1536, 1536))
-  product = jax.jit(lambda m: m @ m)
-  return lambda: jax.block_until_ready(product(m))
-
-
 def compare(args) -> dict:
   """Everything that one core measures at one length."""
   pin(1)
-  contestants, memory = {"matmul": matmul()}, {}
+  contestants, memory = {"matmul": common.matmul()}, {}
   for encoding in ("nope", "rope", "alibi", "kerple", "t5", "shaw"):
     forward, both, memory[encoding] = posx_runs(args, args.length, encoding)
     contestants |= {f"posx {encoding} forward": forward, f"posx {encoding} both": both}
@@ -194,20 +163,10 @@ def single_core(args) -> dict:
 PARTS = {"compare": compare, "doubling": doubling, "memory": memory, "cores": cores, "single_core": single_core}
 
 
-def measure(args, part: str) -> dict:
-  """One part in a process of its own, with the environment that posx trains in."""
-  from posx import runtime
-
-  own = [f"--length={args.length}", f"--heads={args.heads}", f"--head_dim={args.head_dim}", f"--repeats={args.repeats}"]
-  command = [sys.executable, "-m", "benchmarks.attention", f"--part={part}", *own, *(["--no_peers"] if args.no_peers else [])]
-  done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **runtime.cpu_environment()})
-  return json.loads(done.stdout.splitlines()[-1])
-
-
 def table(args, found: dict) -> list[tuple[str, str]]:
   seconds, memory = found["compare"]["seconds"], found["memory"]
   flops = 2 * args.heads * args.head_dim * args.length**2  # 4 T^2 / 2 c a head, the causal half
-  rate = 2 * 1536**3 / seconds["matmul"]
+  rate = common.MATMUL_FLOPS / seconds["matmul"]
   share = lambda name, times: f"{times * flops / seconds[name] / rate:.2f}"
   rows = [
     ("matrix product of 1,536", f"{rate / 1e9:.0f} GF/s"),
@@ -238,15 +197,11 @@ def main() -> None:
   if args.part:
     print(json.dumps(PARTS[args.part](args)))
     return
-  found = {part: measure(args, part) for part in PARTS}
-  rows = table(args, found)
-  print(f"attention, {args.length} tokens, {args.heads} heads of {args.head_dim}, float32, causal, one core unless said\n")
-  width = max(len(name) for name, _ in rows)
-  for name, value in rows:
-    print(f"{name:<{width}}  {value}")
-  if args.json:
-    with open(args.json, "w") as file:
-      json.dump({"command": sys.argv, **found}, file, indent=2)
+  own = [f"--length={args.length}", f"--heads={args.heads}", f"--head_dim={args.head_dim}", f"--repeats={args.repeats}"]
+  own += ["--no_peers"] if args.no_peers else []
+  found = {part: common.apart("benchmarks.attention", part, own) for part in PARTS}
+  title = f"attention, {args.length} tokens, {args.heads} heads of {args.head_dim}, float32, causal, one core unless said"
+  common.show(title, table(args, found), args.json, found)
 
 
 if __name__ == "__main__":

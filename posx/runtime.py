@@ -56,3 +56,33 @@ def setup(cpu_devices: int = 0) -> None:
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
   if cpu_devices:
     jax.config.update("jax_num_cpu_devices", cpu_devices)
+
+
+class Compilations:
+  """How many programs this process has compiled since, and how many seconds that took; programs read from the cache do not count."""
+
+  def __init__(self) -> None:
+    self.programs, self.seconds, self._read = 0, 0.0, 0
+
+  def _duration(self, event: str, seconds: float, **kwargs: object) -> None:
+    del kwargs
+    if event == "/jax/core/compile/backend_compile_duration":
+      if self._read:  # what took this time was reading a program from the disk
+        self._read -= 1
+        return
+      self.programs, self.seconds = self.programs + 1, self.seconds + seconds
+
+  def _event(self, event: str, **kwargs: object) -> None:
+    del kwargs
+    if event == "/jax/compilation_cache/cache_hits":
+      self._read += 1
+
+
+def count_compilations() -> Compilations:
+  """Starts counting."""
+  import jax.monitoring
+
+  counter = Compilations()
+  jax.monitoring.register_event_duration_secs_listener(counter._duration)
+  jax.monitoring.register_event_listener(counter._event)
+  return counter

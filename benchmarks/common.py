@@ -1,0 +1,73 @@
+"""What the benchmarks share: cores, turns, processes with the environment that posx trains in, tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def parser(description: str | None, repeats: int) -> argparse.ArgumentParser:
+  """The options that every benchmark has."""
+  made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+  made.add_argument("--repeats", type=int, default=repeats, help="rounds; every round runs each contestant once")
+  made.add_argument("--json", default="", help="write all numbers there")
+  made.add_argument("--no_peers", action="store_true", help="posx alone")
+  made.add_argument("--part", default="", help=argparse.SUPPRESS)
+  return made
+
+
+def pin(count: int) -> None:
+  """Keeps this process on `count` of its cores, before any library starts its threads."""
+  os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
+
+
+def take_turns(contestants: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+  """name -> median seconds; contestants take turns, so that a noisy machine is noisy for all of them."""
+  for run in contestants.values():
+    run()
+  seconds: dict[str, list[float]] = {name: [] for name in contestants}
+  for _ in range(repeats):
+    for name, run in contestants.items():
+      began = time.perf_counter()
+      run()
+      seconds[name].append(time.perf_counter() - began)
+  return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def apart(module: str, part: str, options: Sequence[str]) -> Any:
+  """What `python -m module --part=...` prints last, as JSON: one measurement in a process of its own."""
+  from posx import runtime
+
+  command = [sys.executable, "-m", module, f"--part={part}", *options]
+  done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **runtime.cpu_environment()})
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+def matmul() -> Callable[[], Any]:
+  """The yardstick: a product of two matrices of 1,536 x 1,536."""
+  import jax
+
+  m = jax.random.normal(jax.random.key(2), (1536, 1536))
+  product = jax.jit(lambda m: m @ m)
+  return lambda: jax.block_until_ready(product(m))
+
+
+MATMUL_FLOPS = 2 * 1536**3
+
+
+def show(title: str, rows: Sequence[tuple[str, str]], path: str, found: Any) -> None:
+  """Prints the table; writes all numbers where --json says."""
+  print(f"{title}\n")
+  width = max(len(name) for name, _ in rows)
+  for name, value in rows:
+    print(f"{name:<{width}}  {value}")
+  if path:
+    with open(path, "w") as file:
+      json.dump({"command": sys.orig_argv[1:], "title": title, "table": rows, "found": found}, file, indent=2)

@@ -1,0 +1,108 @@
+"""Evaluation of one long document under configs/quickstart.py: seconds and peak memory, each in a process of its own.
+
+    python -m benchmarks.evaluate [--lengths=16384,32768] [--repeats=3] [--json=FILE] [--no_peers]
+
+Weights are fresh ones: time and memory do not depend on what a model has learnt. The peer is the Llama of transformers with
+the same sizes (its attention needs no bias array): `pip install posx[peers]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks import common
+
+ENCODINGS = ("nope", "rope", "alibi", "kerple", "t5")
+
+
+def parse() -> argparse.Namespace:
+  parser = common.parser(__doc__, repeats=3)
+  parser.add_argument("--lengths", default="16384,32768", help="tokens, the document's and the window's")
+  parser.add_argument("--targets", type=int, default=4096, help="how many of the last tokens are scored")
+  return parser.parse_args()
+
+
+def tokens(length: int):
+  import numpy as np
+
+  return np.random.default_rng(0).integers(0, 256, (1, length + 1)).astype(np.int32)
+
+
+def posx_run(encoding: str, length: int, targets: int) -> Callable[[], Any]:
+  import jax
+  import jax.numpy as jnp
+
+  from posx import config as configs
+  from posx import decoder
+  from posx.evaluation.losses import window_losses
+  from posx.evaluation.windows import place
+
+  config = configs.load(f"configs/quickstart.py:{encoding}", {})
+  model = decoder.from_config(config, 256)
+  params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 8), jnp.int32))
+  windows, document = place(length, length, length, targets), tokens(length)
+  return lambda: window_losses(model, params, document, windows)
+
+
+def torch_run(length: int, targets: int) -> Callable[[], Any]:
+  import torch
+
+  from benchmarks.train_step import llama
+  from posx import config as configs
+
+  torch.set_num_threads(len(os.sched_getaffinity(0)))
+  model = llama(configs.load("configs/quickstart.py:rope", {}), length).eval()
+  document = torch.from_numpy(tokens(length)).long()
+
+  def run():
+    with torch.no_grad():
+      logits = model(input_ids=document[:, :-1], logits_to_keep=targets).logits
+      return torch.nn.functional.cross_entropy(logits[0], document[0, -targets:], reduction="none").numpy()
+
+  return run
+
+
+def one(args: argparse.Namespace) -> dict[str, Any]:
+  """Seconds of the first call (with compilation) and of the best later one, peak memory of the process."""
+  who, length = args.part.split(",")
+  run = torch_run(int(length), args.targets) if who == "torch" else posx_run(who, int(length), args.targets)
+  before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  seconds = []
+  for _ in range(args.repeats + 1):
+    began = time.perf_counter()
+    run()
+    seconds.append(time.perf_counter() - began)
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  return {"first": seconds[0], "seconds": min(seconds[1:]), "megabytes": peak / 1024, "before": before / 1024}
+
+
+def main() -> None:
+  args = parse()
+  if args.part:
+    print(json.dumps(one(args)))
+    return
+  lengths = [int(n) for n in args.lengths.split(",")]
+  own = [f"--targets={args.targets}", f"--repeats={args.repeats}"]
+  rows, found = [], {}
+  for who in (*ENCODINGS, *(() if args.no_peers else ("torch",))):
+    for n in lengths:
+      found[f"{who} {n}"] = each = common.apart("benchmarks.evaluate", f"{who},{n}", own)
+      memory = f"peak {each['megabytes']:.0f} MB, {each['before']:.0f} MB before the first call"
+      text = f"{each['seconds']:.2f} s (first call {each['first']:.2f} s), {memory}"
+      rows.append((f"{'PyTorch Llama' if who == 'torch' else who}, {n:,} tokens", text))
+    if len(lengths) > 1:
+      ratio = found[f"{who} {lengths[-1]}"]["seconds"] / found[f"{who} {lengths[0]}"]["seconds"]
+      rows.append((f"  {lengths[-1]:,} against {lengths[0]:,}", f"{ratio:.2f} x the time"))
+  cores = len(os.sched_getaffinity(0))
+  common.show(f"one document, the last {args.targets:,} tokens scored, configs/quickstart.py, {cores} cores", rows, args.json, found)
+
+
+if __name__ == "__main__":
+  sys.exit(main())
