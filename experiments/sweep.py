@@ -18,7 +18,6 @@ from posx import cli
 from posx.errors import UserError, unknown
 
 if TYPE_CHECKING:
-  from posx.study.launch import Job
   from posx.study.sweep import Run
 
 LAUNCHERS = ("local",)
@@ -34,25 +33,32 @@ def main(argv: Sequence[str]) -> int:
   )
   parser.add_argument("--threads", type=int, default=1, metavar="N", help="cores of a worker where --workers is not given (1)")
   parser.add_argument("--only", default="*", metavar="GLOB", help="only the runs whose name fits, e.g. 'rope*'")
-  parser.add_argument("--dry_run", action="store_true", help="show the runs and what is done of them; write nothing")
+  parser.add_argument("--dry_run", action="store_true", help="show the runs, what each costs and what is done of it; write nothing")
   overrides, rest = cli.split_overrides(argv, "config")
   args = parser.parse_args(rest)
   if args.launcher not in LAUNCHERS:
     raise UserError(unknown("launcher", args.launcher, LAUNCHERS))
 
-  from posx.study import compare, launch, slots, sweep, watch
+  from posx import late
+  from posx.study import launch, slots, sweep
 
   folder = Path(args.workdir)
   if folder.exists() and not folder.is_dir():
     raise UserError(f"--workdir={folder} is a file; give a folder")
   places = slots.divide(args.workers, args.threads)
-  runs = sweep.expand(args.config, dict(o.split("=", 1) for o in overrides), sweep.read_known(folder))
-  chosen = [run for run in runs if fnmatch.fnmatchcase(run.name, args.only)]
-  if not chosen:
-    raise UserError(f"--only={args.only!r} fits none of the runs: {', '.join(run.name for run in runs)}")
-  if args.dry_run:
-    print(plan(launch.jobs(chosen, folder)))
-    return 0
+  with late.importing():
+    runs = sweep.expand(args.config, dict(o.split("=", 1) for o in overrides), sweep.read_known(folder))
+    chosen = [run for run in runs if fnmatch.fnmatchcase(run.name, args.only)]
+    if not chosen:
+      raise UserError(f"--only={args.only!r} fits none of the runs: {', '.join(run.name for run in runs)}")
+    if args.dry_run:
+      from posx.study import plan, speed
+
+      where = speed.hardware(len(places[0].cores))
+      print(plan.plan(launch.jobs(chosen, folder), len(places), where, speed.rows()))
+      return 0
+
+  from posx.study import compare, watch
 
   with launch.owned(folder):
     sweep.write(folder, args.config, runs)
@@ -68,23 +74,6 @@ def main(argv: Sequence[str]) -> int:
   for job in failed:
     print(f"{job.run.name} {job.state}: {job.error} (all of it in {job.log})")
   return 1 if failed else 0
-
-
-def plan(jobs: Sequence[Job]) -> str:
-  """The runs as a table: name, the fields that differ, state."""
-  from posx.study.names import spell
-
-  keys = list(dict.fromkeys(key for job in jobs for key in job.run.differs))
-  # What only some runs have at all (fields of their encoding) is said by the runs' names where it matters.
-  keys = [key for key in keys if all(key in job.run.differs for job in jobs)]
-  state = {
-    job.run.name: job.state if job.state == "done" or not job.status else f"{job.status['state']} at {job.status['step']}" for job in jobs
-  }
-  rows = [("run", *keys, "state")]
-  rows += [(job.run.name, *(spell(job.run.differs[key]) for key in keys), state[job.run.name]) for job in jobs]
-  widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-  lines = ["  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-  return "\n".join([*lines, f"{len(jobs)} runs"])
 
 
 def prepare(runs: Sequence[Run]) -> None:

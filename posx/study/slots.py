@@ -24,22 +24,27 @@ def divide(workers: int | None = None, threads: int = 1) -> list[Slot]:
   Raises:
     UserError: if there cannot be so many workers.
   """
-  cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+  own = cores()
   if threads < 1 or (workers is not None and workers < 1):
     raise UserError(f"--workers and --threads must be at least 1, got workers={workers}, threads={threads}")
-  gpus = _gpus()
-  workers = workers or len(gpus) or max(1, len(cores) // threads)
-  if workers > len(cores):
-    raise UserError(f"--workers={workers} exceeds the {len(cores)} cores that this process may use; every worker owns at least one")
-  share = len(cores) // workers
-  visible = [(("CUDA_VISIBLE_DEVICES", gpus[i % len(gpus)]),) if gpus else () for i in range(workers)]
-  if gpus and workers > len(gpus):
+  found = gpus()
+  workers = workers or len(found) or max(1, len(own) // threads)
+  if workers > len(own):
+    raise UserError(f"--workers={workers} exceeds the {len(own)} cores that this process may use; every worker owns at least one")
+  share = len(own) // workers
+  visible = [(("CUDA_VISIBLE_DEVICES", found[i % len(found)]),) if found else () for i in range(workers)]
+  if found and workers > len(found):
     # Several workers on one GPU: none may reserve most of its memory at the start.
     visible = [(*v, ("XLA_PYTHON_CLIENT_PREALLOCATE", "false")) for v in visible]
-  return [Slot(tuple(cores[i * share : (i + 1) * share]), visible[i]) for i in range(workers)]
+  return [Slot(tuple(own[i * share : (i + 1) * share]), visible[i]) for i in range(workers)]
 
 
-def _gpus() -> list[str]:
+def cores() -> list[int]:
+  """The cores that this process may use."""
+  return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def gpus() -> list[str]:
   """The GPUs that JAX would use, without importing it."""
   plugin = any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
   if not plugin or os.environ.get("JAX_PLATFORMS", "cuda").split(",")[0] not in ("cuda", "gpu", ""):

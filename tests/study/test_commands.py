@@ -11,8 +11,9 @@ from study_rows import buckets, row, table
 
 from experiments import compare, sweep
 from posx import cli
+from posx import config as configs
 from posx.errors import UserError
-from posx.study import launch, results, worker
+from posx.study import cost, launch, results, speed, worker
 from posx.study.sweep import Run
 
 
@@ -82,18 +83,37 @@ def fake_load(config, overrides):
 
 
 def test_dry_run_shows_the_runs_and_writes_nothing(tmp_path, sweep_file, capsys, monkeypatch):
-  monkeypatch.setattr("posx.study.sweep._load", fake_load)
+  monkeypatch.setenv("POSX_CACHE", str(tmp_path / "cache"))
   folder = tmp_path / "study"
-  code, out, _ = exit_code(sweep.main, [sweep_file, f"--workdir={folder}", "--dry_run"], capsys)
-  assert code == 0 and [line.split() for line in out.splitlines()] == [
-    ["run", "seed", "state"], ["alibi-seed=0", "0", "queued"], ["alibi-seed=1", "1", "queued"], ["2", "runs"]
-  ]  # fmt: skip
-  assert not folder.exists()
+  code, out, _ = exit_code(sweep.main, [sweep_file, f"--workdir={folder}", "--workers=1", "--dry_run"], capsys)
+  lines = out.splitlines()
+  assert code == 0 and lines[0].split() == "run seed parameters train FLOPs eval FLOPs hours memory state".split()
+  assert [line.split()[:3] for line in lines[1:3]] == [["alibi-seed=0", "0", "270,816"], ["alibi-seed=1", "1", "270,816"]]
+  assert all(line.split()[5] == "unknown" and line.endswith("queued") for line in lines[1:3])
+  assert (
+    lines[4].startswith("2 runs, 2 to do: 8.46T + 3.99T FLOPs, unknown hours with 1 at a time on ") and "run one of them once" in lines[-1]
+  )
+  assert not folder.exists() and not (tmp_path / "cache").exists()
   run = folder / "runs" / "alibi-seed=0"
   run.mkdir(parents=True)
   (run / "status.json").write_text('{"state": "stopped", "step": 30}')
   code, out, _ = exit_code(sweep.main, [sweep_file, f"--workdir={folder}", "--dry_run", "--only=*0"], capsys)
-  assert out.splitlines()[1].endswith("stopped at 30") and "1 runs" in out
+  assert out.splitlines()[1].endswith("stopped at 30") and "1 runs, 1 to do" in out
+
+
+def test_dry_run_says_hours_once_a_run_was_timed(tmp_path, sweep_file, capsys, monkeypatch):
+  monkeypatch.setenv("POSX_CACHE", str(tmp_path / "cache"))
+  monkeypatch.setattr(speed, "hardware", lambda cores=None: "a chip, 1 cores")
+  config = configs.load("configs/quickstart.py:alibi")
+  for kind, flops in (("train", cost.cost(config).train_flops), ("evaluate", cost.cost(config).eval_flops)):
+    speed.note(kind, config, flops, 1800.0)
+  argv = [sweep_file, f"--workdir={tmp_path}/study", "--workers=1", "--dry_run"]
+  _, out, _ = exit_code(sweep.main, argv, capsys)
+  assert out.splitlines()[1].split()[5] == "1" and "about 2 h with 1 at a time on a chip, 1 cores" in out
+  assert out.splitlines()[-1] == "hours: from earlier runs of these models on this hardware."
+  monkeypatch.setattr(speed, "memory", lambda: 1e6)
+  _, out, _ = exit_code(sweep.main, [*argv, "--config.encoding.name=rope"], capsys)
+  assert "~1 " in out and "this machine has 1MB: lower --workers" in out
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_impossible_workers_are_refused(workers, threads, message):
 
 def test_slots_share_the_cores(monkeypatch):
   monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-  monkeypatch.setattr(slots, "_gpus", list)
+  monkeypatch.setattr(slots, "gpus", list)
   assert [s.cores for s in slots.divide(None, 4)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
   assert [s.cores for s in slots.divide(3)] == [(0, 1), (2, 3), (4, 5)]
   assert len(slots.divide()) == 8
@@ -161,7 +161,7 @@ def test_slots_share_the_cores(monkeypatch):
 
 def test_a_worker_a_gpu(monkeypatch):
   monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-  monkeypatch.setattr(slots, "_gpus", lambda: ["0", "1"])
+  monkeypatch.setattr(slots, "gpus", lambda: ["0", "1"])
   assert [dict(s.environment) for s in slots.divide()] == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
   assert dict(slots.divide(4)[3].environment) == {"CUDA_VISIBLE_DEVICES": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
