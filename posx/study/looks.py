@@ -27,7 +27,7 @@ class Look:
 def looks(curves: Sequence[Series]) -> list[Look]:
   """One look a curve, all distinct; the well-known encodings have the same colour in every figure."""
   families = list(dict.fromkeys(c.family for c in curves))
-  slots = {f: _HOME[f] for f in families if f in _HOME}
+  slots = {f: _HOME[home] for f in families if (home := _home(f)) in _HOME}
   free = [i for i in range(len(_COLOURS)) if i not in slots.values()] or list(range(len(_COLOURS)))
   for place, family in enumerate(f for f in families if f not in slots):
     slots[family] = free[place % len(free)]
@@ -41,3 +41,9 @@ def looks(curves: Sequence[Series]) -> list[Look]:
     marker = _MARKERS[(families.index(c.family) + style) % len(_MARKERS)]
     made.append(Look(_COLOURS[slots[c.family]], _DASHES[step % len(_DASHES)], marker))
   return made
+
+
+def _home(family: str) -> str:
+  """The encoding behind a name, that of a published curve as well: 'kerple_log (KERPLE, ArXiv)' is drawn in the colour of 'kerple'."""
+  name, published, _ = family.partition(" (")
+  return name.partition("_")[0] if published else name

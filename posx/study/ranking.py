@@ -21,14 +21,14 @@ class Place:
 
   Attributes:
     rank: 1 for the best; curves that cannot be told from the first of their group share its rank.
-    to_first: the loss less that of the first of its group, or for that first less that of the group before.
+    difference: its loss less that of the first of the group that was the last one when its turn came; None of the best.
     told: whether a paired test could be made.
   """
 
   rank: int
   label: str
   point: Point
-  to_first: Difference | None
+  difference: Difference | None
   told: bool
 
 

@@ -25,8 +25,8 @@ KEY = ("run", "extension", "factor", "length", "protocol", "stride", "k", "bucke
 
 _TEXT = ("run", "encoding", "extension", "protocol", "control", "data", "split", "target_hash")
 _COUNTS = ("train_length", "length", "tokens", "documents")
-_NUMBERS = ("perplexity", "loss", "bits_per_byte", "stderr", "ratio_to_truncation")
-REQUIRED = ("seed", *_TEXT, *_COUNTS, *_NUMBERS)
+NUMBERS = ("perplexity", "loss", "bits_per_byte", "stderr", "ratio_to_truncation")
+REQUIRED = ("seed", *_TEXT, *_COUNTS, *NUMBERS)
 
 
 def validate(row: Row) -> None:
@@ -41,7 +41,7 @@ def validate(row: Row) -> None:
     _expect(row, name, isinstance(row[name], str), "a string")
   for name in _COUNTS:
     _expect(row, name, isinstance(row[name], int) and not isinstance(row[name], bool) and row[name] >= 0, "a count")
-  for name in _NUMBERS:
+  for name in NUMBERS:
     value = row[name]
     _expect(row, name, value is None or (isinstance(value, int | float) and math.isfinite(value)), "a finite number, or null")
   _expect(row, "protocol", row["protocol"] in PROTOCOLS, f"one of {', '.join(PROTOCOLS)}")

@@ -17,7 +17,8 @@ from posx.study.points import Point, average
 from posx.study.results import Row
 
 VARIANT = "_variant"  # what was trained, up to the seed
-_LABEL = "_label"
+LABEL = "_label"  # what the curve of it is called
+FOLDER = "_folder"  # of the run: what was trained, and how; '' if that is not beside the results
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Series:
 
 
 def read(folders: Sequence[str | os.PathLike]) -> list[Row]:
-  """Rows of many study or run folders, merged; each row knows what was trained (`_variant`) and under which label.
+  """Rows of many study or run folders, merged; each row knows what was trained (`_variant`), under which label, and where.
 
   Runs of the same name but with other settings in two folders are different runs and get their folder's name in front.
 
@@ -54,7 +55,7 @@ def read(folders: Sequence[str | os.PathLike]) -> list[Row]:
     rows += _read_folder(Path(folder), settings)
   rows = results.merge(rows)
   labels = _labels(rows, settings)
-  return [{**row, VARIANT: labels[row["run"]][0], _LABEL: labels[row["run"]][1]} for row in rows]
+  return [{**row, VARIANT: labels[row["run"]][0], LABEL: labels[row["run"]][1]} for row in rows]
 
 
 def _read_folder(folder: Path, settings: dict[str, dict[str, Any] | None]) -> list[Row]:
@@ -68,12 +69,13 @@ def _read_folder(folder: Path, settings: dict[str, dict[str, Any] | None]) -> li
   # Rows come in the order in which runs ended; a study shows them in that of its file.
   order = {name: place for place, name in enumerate(sweep.read_known(folder).values())} if folder.is_dir() else {}
   rows.sort(key=lambda row: order.get(row["run"], len(order)))
-  renamed = {}
+  renamed, homes = {}, {}
   for run in results.values(rows, "run"):
-    mine = _settings(folder, run)
+    homes[run] = _home(folder, run)
+    mine = _settings(homes[run])
     renamed[run] = run if run not in settings or (mine is not None and settings[run] == mine) else f"{folder.name}/{run}"
     settings[renamed[run]] = mine
-  return [{**row, "run": renamed[row["run"]]} for row in rows]
+  return [{**row, "run": renamed[row["run"]], FOLDER: str(homes[row["run"]] or "")} for row in rows]
 
 
 def _read_file(path: Path, study: Path) -> list[Row]:
@@ -82,13 +84,15 @@ def _read_file(path: Path, study: Path) -> list[Row]:
   return [{**row, "run": path.parent.name} for row in rows] if path.parent.parent == study / "runs" else rows
 
 
-def _settings(folder: Path, run: str) -> dict[str, Any] | None:
-  """What was trained, from the run's resolved config; None if it is not beside the results."""
+def _home(folder: Path, run: str) -> Path | None:
+  """The folder of a run in that of its study, or that folder itself; None if there is no resolved config."""
   folder = folder.parent if folder.is_file() else folder
-  for path in (folder / "runs" / run / "config.json", folder / "config.json"):
-    if path.is_file():
-      return names.without(names.flatten(json.loads(path.read_text())), "eval")
-  return None
+  return next((home for home in (folder / "runs" / run, folder) if (home / "config.json").is_file()), None)
+
+
+def _settings(home: Path | None) -> dict[str, Any] | None:
+  """What was trained, from the run's resolved config; None if it is not beside the results."""
+  return None if home is None else names.without(names.flatten(json.loads((home / "config.json").read_text())), "eval")
 
 
 def _labels(rows: Sequence[Row], settings: dict[str, dict[str, Any] | None]) -> dict[str, tuple[str, str]]:
@@ -162,16 +166,23 @@ def curves(rows: Iterable[Row], among: Iterable[Row] = ()) -> list[Series]:
   """
   groups: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
   rows, among = list(rows), list(among)
-  for variant in results.values(rows, VARIANT):
-    mine = results.select(rows, **{VARIANT: variant})
+  wider = _by_variant(among or rows)
+  for variant, mine in _by_variant(rows).items():
     for control in results.CONTROLS:
       for extension in results.values(mine, "extension"):
-        wider = results.select(among or rows, **{VARIANT: variant, "extension": extension})
-        for label, part in _by_factor(results.select(mine, extension=extension, control=control), wider).items():
-          groups[mine[0][_LABEL], variant, control, label] += part
+        kin = results.select(wider[variant], extension=extension)
+        for label, part in _by_factor(results.select(mine, extension=extension, control=control), kin).items():
+          groups[mine[0][LABEL], variant, control, label] += part
   order = {variant: place for place, variant in enumerate(results.values(rows, VARIANT))}
   made = sorted(groups.items(), key=lambda item: (order[item[0][1]], results.CONTROLS.index(item[0][2]), item[0][3] != ""))
   return [_series(label, extension, control, part) for (label, _, control, extension), part in made if part]
+
+
+def _by_variant(rows: Iterable[Row]) -> dict[str, list[Row]]:
+  groups: dict[str, list[Row]] = defaultdict(list)
+  for row in rows:
+    groups[row[VARIANT]].append(row)
+  return groups
 
 
 def _by_factor(rows: Sequence[Row], among: Sequence[Row]) -> dict[str, list[Row]]:
