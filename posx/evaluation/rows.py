@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,3 +52,30 @@ def fields(measure: Measure, reference: Measure | None, bytes_per_token: float) 
   elif row["perplexity"] is None:
     row["note"] = "perplexity overflows"
   return row
+
+
+def identity(
+  workdir: Path, config: Any, train_length: int, extension: Any, length: int, corpus: Any, step: int, params: Any
+) -> dict[str, Any]:
+  """What a row says of the run, the extension and the text it is of; a factor that follows the length is given as it was there."""
+  factor = getattr(extension, "factor", None)
+  if extension is not None and factor == 0:
+    factor = max(1.0, length / (extension.original_length or train_length))
+  return {
+    "run": workdir.resolve().name,
+    "seed": config.seed,
+    "encoding": config.encoding.name,
+    "extension": type(extension).name if extension is not None else "",
+    "factor": factor,
+    "train_length": train_length,
+    "length": length,
+    "data": corpus.dataset,
+    "split": corpus.split,
+    "step": step,
+    "params": int(sum(np.size(x) for x in leaves(params))),
+  }
+
+
+def leaves(tree: Any) -> list[Any]:
+  """The arrays of nested dictionaries."""
+  return [leaf for value in tree.values() for leaf in leaves(value)] if isinstance(tree, Mapping) else [tree]

@@ -17,8 +17,9 @@ import numpy as np
 from posx import config as configs
 from posx import data, decoder
 from posx.checkpoint import restore_params
+from posx.data.synthetic import TaskCorpus
 from posx.errors import UserError
-from posx.evaluation import protocols, rows
+from posx.evaluation import protocols, rows, tasks
 from posx.evaluation.losses import window_losses
 from posx.evaluation.protocols import Measure, measure
 from posx.evaluation.windows import Windows, fitting, place
@@ -64,10 +65,14 @@ def evaluate(
     raise UserError(f"{output} is a folder; --output names the file that rows are added to")
   _check_text(config, trained)
   corpus = data.load(config.data, settings.split, download=download)
+  params = params if "params" in params else {"params": params}
+  if isinstance(corpus, TaskCorpus):
+    made = tasks.evaluate(Path(workdir), config, trained, params, corpus, step, beyond, say)
+    results.append(output or Path(workdir) / results.FILE, made)
+    return made
   tokens, names = data.segments(corpus, length=lengths[-1], documents=settings.documents)
   if settings.targets > tokens.shape[1] - 1:
     raise UserError(f"eval.targets={settings.targets} exceeds the longest window of {lengths[-1]} tokens; give at most that, or 0")
-  params = params if "params" in params else {"params": params}
   job = _Job(Path(workdir), config, trained, params, corpus, tokens, step, say, beyond)
   made = [row for length in lengths for row in job.rows(length)]
   results.append(output or Path(workdir) / results.FILE, made)
@@ -211,30 +216,17 @@ class _Job:
 
   def _row(self, length: int, control: str, picked: Picked, result: Measure, reference: Measure | None) -> results.Row:
     scored = picked.scored
-    name = type(self.extension).name if self.extension is not None else ""
-    factor = getattr(self.extension, "factor", None)
     # Not by position: those are many rows, and comparisons are over whole windows.
     each = {} if picked.protocol["protocol"] == "bucket" else {"document_losses": rows.document_losses(picked.losses)}
-    if self.extension is not None and factor == 0:
-      factor = max(1.0, length / (self.extension.original_length or self.trained))
+    extension = self.extension if control == "" else None
     return {
-      "run": self.workdir.resolve().name,
-      "seed": self.config.seed,
-      "encoding": self.config.encoding.name,
-      "extension": name if control == "" else "",
-      "factor": factor if control == "" else None,
-      "train_length": self.trained,
-      "length": length,
+      **rows.identity(self.workdir, self.config, self.trained, extension, length, self.corpus, self.step, self.params),
       **picked.protocol,
       "control": control,
       **rows.fields(result, reference, max(1, self.corpus.num_bytes(scored)) / scored.size),
       **each,
       "target_hash": protocols.target_hash(scored),
       "context": "no separator before the first token",
-      "data": self.corpus.dataset,
-      "split": self.corpus.split,
-      "step": self.step,
-      "params": int(sum(np.size(x) for x in _leaves(self.params))),
     }
 
   def summary(self, names) -> None:
@@ -266,10 +258,6 @@ def _check_text(config, trained) -> None:
 def _digest(tree) -> int:
   """Names the weights, so that losses of others are not taken for theirs."""
   total = 0
-  for leaf in _leaves(tree):
+  for leaf in rows.leaves(tree):
     total = zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8).reshape(-1).data, total)
   return total
-
-
-def _leaves(tree):
-  return [leaf for value in tree.values() for leaf in _leaves(value)] if isinstance(tree, Mapping) else [tree]

@@ -18,9 +18,12 @@ from posx.errors import CorruptError, UserError
 Row = dict[str, Any]
 
 FILE = "results.jsonl"
-PROTOCOLS = ("nonoverlapping", "sliding", "last_k", "bucket")
-CONTROLS = ("", "window", "truncate")
-KEY = ("run", "extension", "factor", "length", "protocol", "stride", "k", "bucket", "control", "data", "split", "target_hash")
+OF_TEXT = ("nonoverlapping", "sliding", "last_k", "bucket")
+OF_ANSWERS = ("task", "passkey", "recall")
+PROTOCOLS = (*OF_TEXT, *OF_ANSWERS)
+"""Losses of a text, from which perplexities come, and of answers that are known; no table holds both."""
+CONTROLS = ("", "window", "truncate", "wrong_key")
+KEY = ("run", "extension", "factor", "length", "protocol", "stride", "k", "bucket", "depth", "control", "data", "split", "target_hash")
 """What makes two rows the same measurement; of equal keys the newest row counts."""
 
 _TEXT = ("run", "encoding", "extension", "protocol", "control", "data", "split", "target_hash")
@@ -45,7 +48,7 @@ def validate(row: Row) -> None:
     value = row[name]
     _expect(row, name, value is None or (isinstance(value, int | float) and math.isfinite(value)), "a finite number, or null")
   _expect(row, "protocol", row["protocol"] in PROTOCOLS, f"one of {', '.join(PROTOCOLS)}")
-  _expect(row, "control", row["control"] in CONTROLS, "one of '', 'window', 'truncate'")
+  _expect(row, "control", row["control"] in CONTROLS, f"one of {', '.join(map(repr, CONTROLS))}")
   if row["protocol"] == "bucket":
     bucket(row)
   if each := row.get("document_losses"):
