@@ -21,13 +21,15 @@ class Place:
 
   Attributes:
     rank: 1 for the best; curves that cannot be told from the first of their group share its rank.
-    difference: its loss less that of the first of the group that was the last one when its turn came; None of the best.
+    than: the curve it was compared with, the first of the group that was the last one when its turn came; '' of the best.
+    difference: its loss less that of `than`; None where no paired test could be made.
     told: whether a paired test could be made.
   """
 
   rank: int
   label: str
   point: Point
+  than: str
   difference: Difference | None
   told: bool
 
@@ -51,14 +53,14 @@ def order(curves: Sequence[Series], length: int) -> list[Place]:
   places: list[Place] = []
   for i, (label, point) in enumerate(found):
     if not places:
-      places.append(Place(1, label, point, None, True))
+      places.append(Place(1, label, point, "", None, True))
       continue
     first = next(p for p in places if p.rank == places[-1].rank)
     difference = compare(point, first.point)
     told = difference is not None and difference.p is not None
     beaten = significant(difference, len(found) - 1)
     # What cannot be tested keeps a rank of its own and is marked: a tie would be a claim as well.
-    places.append(Place(i + 1 if beaten or not told else first.rank, label, point, difference, told))
+    places.append(Place(i + 1 if beaten or not told else first.rank, label, point, first.label, difference, told))
   return places
 
 

@@ -113,6 +113,7 @@ def _ranked(curves: Sequence[Series], length: int) -> dict[str, Any]:
     "places": [
       {
         "rank": place.rank, "label": place.label, "perplexity": table.number(place.point.perplexity), "told": place.told,
+        "than": place.than,
         "difference": place.difference and {"mean": place.difference.mean, "half": place.difference.half, "p": place.difference.p},
       }
       for place in places

@@ -202,9 +202,11 @@ def values(rows: Iterable[Row], field: str) -> list[Any]:
 
 def write_csv(path: str | os.PathLike, rows: Sequence[Row]) -> None:
   """The whole table as comma-separated values: required fields first, then all others; null is empty."""
-  columns = list(dict.fromkeys([*REQUIRED, *(name for row in rows for name in row)]))
+  columns = list(dict.fromkeys([*REQUIRED, *(name for row in rows for name in row if not name.startswith("_"))]))
   Path(path).parent.mkdir(parents=True, exist_ok=True)
   with open(path, "w", newline="") as file:
     writer = csv.DictWriter(file, columns)
     writer.writeheader()
-    writer.writerows({name: json.dumps(value) if isinstance(value, list) else value for name, value in row.items()} for row in rows)
+    writer.writerows(
+      {name: json.dumps(value) if isinstance(value, list) else value for name, value in row.items() if name in columns} for row in rows
+    )

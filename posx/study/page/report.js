@@ -57,7 +57,7 @@ function points(curves, value, x) {
       const m = measure(p, value);
       if (!m || !(Number.isFinite(m[0]) && (!state.log || m[0] > 0))) continue;
       made.push({
-        label: c.label, control: c.control, x: p.x, y: m[0], low: state.log ? Math.max(m[1], m[0] / 10) : m[1], high: m[2],
+        label: c.label, kind: c.control || "plain", x: p.x, y: m[0], low: state.log ? Math.max(m[1], m[0] / 10) : m[1], high: m[2],
         at: p.to ? `${p.from.toLocaleString("en")} to ${p.to.toLocaleString("en")}` : p.x.toLocaleString("en"),
         shown: spell(p, value), ratio: p.ratio === null || p.ratio === undefined ? "–" : p.ratio.toFixed(3),
         sample: p.tokens ? `${p.tokens.toLocaleString("en")} targets, ${p.documents} documents, ${p.seeds} seed${p.seeds === 1 ? "" : "s"}` : "published",
@@ -67,6 +67,15 @@ function points(curves, value, x) {
   return made;
 }
 
+// What is drawn, controls as well, with a little room; bands may be cut.
+function range(drawn) {
+  if (!drawn.length) return [1, 10];
+  const low = Math.min(...drawn.map((row) => row.y)), high = Math.max(...drawn.map((row) => row.y));
+  if (!state.log) return [low - 0.04 * (high - low || low), high + 0.04 * (high - low || low)];
+  const room = Math.max(1.02, (high / low) ** 0.04);
+  return [low / room, high * room];
+}
+
 function spec(curves, drawn, value, xTitle, xs) {
   const labels = curves.map((c) => c.label);
   const scale = (range) => ({ domain: labels, range });
@@ -74,32 +83,36 @@ function spec(curves, drawn, value, xTitle, xs) {
   const dash = { field: "label", type: "nominal", legend: null, scale: scale(curves.map((c) => (c.dash.length ? c.dash : [1, 0]))) };
   const shape = { field: "label", type: "nominal", legend: null, scale: scale(curves.map((c) => c.shape)) };
   const x = {
-    field: "x", type: "quantitative", title: xTitle, scale: { type: "log", base: 2, nice: false, zero: false },
+    field: "x", type: "quantitative", title: xTitle, scale: { type: "log", base: 2, nice: false },
     axis: { values: xs, labelExpr: "datum.value >= 1024 ? format(datum.value / 1024, '~r') + 'K' : format(datum.value, '~r')", labelOverlap: true },
   };
-  const y = { field: "y", type: "quantitative", title: NAMES[value], scale: { type: state.log ? "log" : "linear", zero: false, nice: true } };
-  const plain = { filter: { field: "control", equal: "" } };
+  const y = { field: "y", type: "quantitative", title: NAMES[value], scale: { type: state.log ? "log" : "linear", domain: range(drawn), nice: false } };
   const seen = { condition: { param: "hover", value: 1, empty: true }, value: 0.18 };
+  // A layer without rows would make the scales complain.
+  const layer = (kind, ...made) => (drawn.some((row) => row.kind === kind) ? made : []);
+  const only = (kind) => [{ filter: { field: "kind", equal: kind } }];
+  const faint = (strokeDash, strokeWidth) => ({ type: "line", strokeDash, strokeWidth, opacity: 0.6, tooltip: false });
   const layers = [
-    { transform: [plain], mark: { type: "area", opacity: 0.12, tooltip: false }, encoding: { x, y: { ...y, field: "low" }, y2: { field: "high" }, color: colour } },
-    { transform: [{ filter: { field: "control", oneOf: ["truncate"] } }], mark: { type: "line", strokeDash: [5, 3], strokeWidth: 1.2, opacity: 0.6, tooltip: false }, encoding: { x, y, color: colour } },
-    { transform: [{ filter: { field: "control", oneOf: ["window"] } }], mark: { type: "line", strokeDash: [1.5, 2.5], strokeWidth: 1.4, opacity: 0.6, tooltip: false }, encoding: { x, y, color: colour } },
-    { transform: [plain], mark: { type: "line", strokeWidth: 2, tooltip: false }, encoding: { x, y, color: colour, strokeDash: dash, opacity: seen } },
-    {
-      transform: [plain], mark: { type: "point", filled: true, size: 48, stroke: role("--page"), strokeWidth: 0.6 },
-      params: [{ name: "hover", select: { type: "point", fields: ["label"], on: "pointerover", clear: "pointerout", nearest: true } }],
-      encoding: {
-        x, y, color: colour, shape, opacity: seen,
-        tooltip: [
-          { field: "label", title: "curve" }, { field: "at", title: xTitle }, { field: "shown", title: NAMES[value] },
-          { field: "ratio", title: "ratio to truncation" }, { field: "sample", title: "from" },
-        ],
-      },
-    },
+    ...layer("truncate", { transform: only("truncate"), mark: faint([5, 3], 1.2), encoding: { x, y, color: colour } }),
+    ...layer("window", { transform: only("window"), mark: faint([1.5, 2.5], 1.4), encoding: { x, y, color: colour } }),
+    ...layer("plain",
+      { transform: only("plain"), mark: { type: "area", opacity: 0.12, tooltip: false, clip: true }, encoding: { x, y: { ...y, field: "low" }, y2: { field: "high" }, color: colour } },
+      { transform: only("plain"), mark: { type: "line", strokeWidth: 2, tooltip: false }, encoding: { x, y, color: colour, strokeDash: dash, opacity: seen } },
+      {
+        transform: only("plain"), mark: { type: "point", filled: true, size: 48, stroke: role("--page"), strokeWidth: 0.6 },
+        params: [{ name: "hover", select: { type: "point", fields: ["label"], on: "pointerover", clear: "pointerout", nearest: true } }],
+        encoding: {
+          x, y, color: colour, shape, opacity: seen,
+          tooltip: [
+            { field: "label", title: "curve" }, { field: "at", title: xTitle }, { field: "shown", title: NAMES[value] },
+            { field: "ratio", title: "ratio to truncation" }, { field: "sample", title: "from" },
+          ],
+        },
+      }),
   ];
   const trained = [...new Set(curves.filter((c) => !c.published).map((c) => c.trained))].map((n) => ({ n }));
   const rule = { data: { values: trained }, encoding: { x: { field: "n", type: "quantitative" } } };
-  if (xs.length > 1) layers.unshift({ ...rule, mark: { type: "rule", strokeDash: [3, 3], color: role("--soft"), tooltip: false } });
+  layers.unshift({ ...rule, mark: { type: "rule", strokeDash: [3, 3], color: role("--soft"), tooltip: false } });
   const axis = { labelColor: role("--soft"), titleColor: role("--ink"), gridColor: role("--grid"), domainColor: role("--line"), tickColor: role("--line") };
   return {
     $schema: "https://vega.github.io/schema/vega-lite/v6.json", width: "container", height: 340, background: null, padding: 4,
@@ -199,7 +212,8 @@ function switchAll(on) {
 // Tables.
 
 function head(names) {
-  return make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name))));
+  const left = ["curve", "that of"];
+  return make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col", className: left.includes(name) ? "name" : "" }, name))));
 }
 
 function table() {
@@ -239,15 +253,12 @@ function rankingTable() {
   const ranked = protocol().ranking[$("ranking-length").selectedIndex];
   const body = (ranked ? ranked.places : []).map((place) => {
     const d = place.difference;
-    const against = d && ranked.places.filter((p) => p.rank < place.rank || (p.rank === place.rank && p !== place)).at(-1);
-    const first = d && (place.rank === against.rank ? against.rank : against.rank);
-    const than = d && ranked.places.find((p) => p.rank === first).label;
     const shown = !d ? (place.told ? "" : "not tested") : d.half === null ? d.mean.toFixed(4) : `${d.mean.toFixed(4)} ±${d.half.toFixed(4)}`;
     const p = d && d.p !== null ? (d.p < 0.0001 ? "< 0.0001" : d.p.toFixed(4)) : "";
     return make("tr", {}, make("td", {}, place.told ? `${place.rank}.` : `${place.rank}. ?`), make("td", { className: "name" }, place.label),
-      make("td", {}, place.perplexity), make("td", {}, shown), make("td", { className: "name" }, than ? `${than}` : ""), make("td", {}, p));
+      make("td", {}, place.perplexity), make("td", {}, shown), make("td", { className: "name" }, place.than), make("td", {}, p));
   });
-  $("ranking").replaceChildren(head(["rank", "curve", "perplexity", "loss more than", "that of", "p"]), make("tbody", {}, ...body));
+  $("ranking").replaceChildren(head(["rank", "curve", "perplexity", "loss above", "that of", "p"]), make("tbody", {}, ...body));
 }
 
 function runs() {
