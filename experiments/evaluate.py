@@ -29,6 +29,7 @@ def main(argv: Sequence[str]) -> int | None:
     "--stride", metavar="N", help="distance of windows; 0: they do not overlap. Less than the length adds the sliding protocol"
   )
   parser.add_argument("--last_k", metavar="K", help="tokens of the last-k protocol; 0 leaves it out")
+  parser.add_argument("--positions", metavar="NAME", help="consecutive, or how they are drawn; default: positions.eval of the run")
   parser.add_argument("--controls", metavar="A,B", help="window, truncate, both, or 'none'")
   parser.add_argument(
     "--beyond",
@@ -49,6 +50,8 @@ def main(argv: Sequence[str]) -> int | None:
   changed = {f"eval.{name}": value for name, value in changed.items() if value is not None}
   if changed.get("eval.controls") == "none":
     changed["eval.controls"] = ""
+  if options.positions is not None:
+    changed["positions.eval"] = options.positions
   if options.extension or extension:
     changed |= {
       "extension.name": options.extension,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from posx import positions
 from posx.config import KINDS, ConfigDict, dims, encoding, kinds
 from posx.data import synthetic, tokenizers
 from posx.errors import UserError, unknown
@@ -16,7 +17,7 @@ CONTROLS = ("window", "truncate")
 def check(config: ConfigDict) -> None:
   """Raises UserError, naming the field, if the configuration cannot be run as it stands."""
   check_fields(config)
-  for each in (_model, _data, _train, _encoding, _eval):
+  for each in (_model, _data, _train, _positions, _encoding, _eval):
     each(config)
 
 
@@ -96,9 +97,30 @@ def _train(config: ConfigDict) -> None:
     raise UserError(f"config.train.accumulate={t.accumulate} must divide batch_size={t.batch_size}: a batch is what one update sees")
 
 
+def _positions(config: ConfigDict) -> None:
+  p, used = config.positions, positions.reach(config.positions)
+  _require(config, "positions", ("range", "chunks"), _not_negative, "0 or positive")
+  if not used:
+    if drawn := [name for name in (p.train, positions.in_evaluation(p)) if name != positions.CONSECUTIVE]:
+      raise UserError(f"config.positions.range must say from how many positions {drawn[0]!r} draws; give more than train.length")
+    if p.range:
+      raise UserError(f"config.positions.range={p.range} has no effect on consecutive positions; set positions.train, or leave it 0")
+    return
+  if p.train != positions.CONSECUTIVE and p.range <= config.train.length:
+    raise UserError(f"config.positions.range={p.range} must exceed train.length={config.train.length}: there is nothing to draw otherwise")
+  if "skipwise" in (p.train, p.eval) and p.chunks < 2:
+    raise UserError(f"config.positions.chunks={p.chunks} leaves no skip; give at least 2")
+  for name in (p.train, positions.in_evaluation(p)):
+    if config.model.window and name not in positions.GAPLESS:
+      raise UserError(
+        f"config.model.window={config.model.window} counts positions, and {name!r} leaves gaps between them, so that fewer tokens would be "
+        f"seen; use one of {', '.join(positions.GAPLESS)}, or window=0"
+      )
+
+
 def _encoding(config: ConfigDict) -> None:
   try:
-    encoding(config).check(dims(config), config.train.length)
+    encoding(config).check(dims(config), max(config.train.length, positions.reach(config.positions)))
   except UserError:
     raise
   except ValueError as error:

@@ -103,6 +103,7 @@ class Decoder(nn.Module):
     window: a query sees the last `window` tokens, itself included; None for all.
     dtype: of the computation; parameters, scores and losses are float32.
     plan, block: see `posx.attend`.
+    reach: positions in play where they are not known while tracing; 0 for as many as tokens.
   """
 
   vocab_size: int
@@ -121,6 +122,7 @@ class Decoder(nn.Module):
   dtype: Any = jnp.float32
   plan: Plan = "auto"
   block: tuple[int, int] | None = None
+  reach: int = 0
 
   @property
   def dims(self) -> Dims:
@@ -180,7 +182,7 @@ class Decoder(nn.Module):
     b, t = tokens.shape
     positions = np.arange(t, dtype=np.int32) if positions is None else positions
     if not isinstance(positions, jax.core.Tracer) or constants is None:
-      length = t if isinstance(positions, jax.core.Tracer) else int(np.max(np.asarray(positions), initial=0)) + 1
+      length = max(t, self.reach) if isinstance(positions, jax.core.Tracer) else int(np.max(np.asarray(positions), initial=0)) + 1
       self.encoding.check(self.dims, length)
     constants = jax.tree.map(jnp.asarray, self.constants(length) if constants is None else constants)
 
@@ -277,12 +279,14 @@ def from_config(config: Any, vocab_size: int, encoding: Encoding | None = None) 
     encoding: in place of the config's own, for the same weights under another encoding or extension.
   """
   from posx import config as configs
+  from posx import positions
 
   model = {name: value for name, value in config.model.items() if name not in ("dtype", "window")}
   return Decoder(
     vocab_size=vocab_size,
     encoding=configs.encoding(config) if encoding is None else encoding,
     train_length=config.train.length,
+    reach=max(config.train.length, positions.reach(config.positions)),
     window=config.model.window or None,
     dtype=jnp.dtype(config.model.dtype),
     **model,

@@ -37,6 +37,16 @@ class Data:
 
 
 @dataclasses.dataclass(frozen=True)
+class Positions:
+  """Which positions the tokens of a window get, see `posx.positions`."""
+
+  train: Literal["consecutive", "randomized", "shifted", "skipwise", "scaled"] = "consecutive"
+  eval: Literal["auto", "consecutive", "randomized", "shifted", "skipwise", "scaled"] = "auto"  # auto: randomized if trained so
+  range: int = 0  # drawn positions lie in 0 .. range - 1
+  chunks: int = 2  # skipwise only
+
+
+@dataclasses.dataclass(frozen=True)
 class Train:
   """The optimiser and its schedule. A batch is what one update sees; `accumulate` cuts it into slices to save memory."""
 
@@ -70,4 +80,4 @@ class Eval:
   controls: tuple[str, ...] = ("window", "truncate")
 
 
-SECTIONS: dict[str, type] = {"model": Model, "data": Data, "train": Train, "eval": Eval}
+SECTIONS: dict[str, type] = {"model": Model, "data": Data, "positions": Positions, "train": Train, "eval": Eval}

@@ -251,6 +251,24 @@ def test_killed_in_between_it_leaves_whole_files_only(run, monkeypatch):
   assert all(r["loss"] for r in read_rows(workdir / results.FILE))
 
 
+def test_positions_drawn_at_test_time(run, capsys):
+  """As the run was trained, or consecutive if asked for; a length beyond the range is refused, or noted."""
+  workdir = run()
+  config = json.loads((workdir / "config.json").read_text())
+  config["positions"].update(train="randomized", range=64)
+  (workdir / "config.json").write_text(json.dumps(config))
+  assert evaluate(f"--workdir={workdir}", "--lengths=32,128") == 2
+  assert "128 tokens cannot have different positions of positions.range=64" in capsys.readouterr().err
+  assert evaluate(f"--workdir={workdir}", "--lengths=32,128", "--beyond=note", "--controls=window") == 0
+  assert "the window control is left out: positions that are randomized leave gaps" in capsys.readouterr().out
+  assert evaluate(f"--workdir={workdir}", "--lengths=32", "--controls=none", "--positions=consecutive") == 0
+  rows = results.select(read_rows(workdir / results.FILE), protocol="last_k")
+  assert [(r["length"], r["control"], r.get("positions"), r["loss"] is None) for r in rows] == [
+    (32, "", "randomized", False), (128, "", "randomized", True), (32, "", None, False),
+  ]  # fmt: skip
+  assert rows[0]["loss"] != rows[2]["loss"] and len(results.merge(rows)) == 3
+
+
 # Extensions and other texts.
 
 

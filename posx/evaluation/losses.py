@@ -23,12 +23,17 @@ _TOKENS_AT_ONCE = 16384
 
 
 @functools.partial(jax.jit, static_argnums=(0,))
-def _run(model: Decoder, params, tokens, targets, constants):
-  return model.apply(params, tokens, targets, constants=constants, method="token_losses")
+def _run(model: Decoder, params, tokens, targets, constants, positions=None):
+  return model.apply(params, tokens, targets, positions=positions, constants=constants, method="token_losses")
 
 
 def window_losses(
-  model: Decoder, params: Any, tokens: np.ndarray, windows: Windows, progress: Callable[[int], None] = lambda n: None
+  model: Decoder,
+  params: Any,
+  tokens: np.ndarray,
+  windows: Windows,
+  progress: Callable[[int], None] = lambda n: None,
+  positions: Callable[[int, int], np.ndarray] | None = None,
 ) -> np.ndarray:
   """Losses in nats, float32 [documents, windows, length].
 
@@ -38,12 +43,14 @@ def window_losses(
     tokens: int32 [documents, total + 1].
     windows: where the windows lie.
     progress: called with the number of tokens done each time some are.
+    positions: (document, first token) -> int32 [length] of that window; None for 0, 1, 2, ... in each.
 
   Raises:
     ValueError: if the encoding cannot serve windows of this length.
   """
-  model.encoding.check(model.dims, windows.length)
-  constants = jax.device_put(jax.tree.map(jnp.asarray, model.constants(windows.length)))
+  length = max(windows.length, model.reach if positions else 0)
+  model.encoding.check(model.dims, length)
+  constants = jax.device_put(jax.tree.map(jnp.asarray, model.constants(length)))
   params = jax.device_put(params)
   program = dataclasses.replace(model, encoding=model.encoding.program())
   places = [(d, s) for d in range(len(tokens)) for s in windows.starts]
@@ -54,7 +61,8 @@ def window_losses(
     real = len(batch)
     batch = batch + batch[-1:] * (rows - real)  # one shape, one executable
     cut = np.stack([tokens[d, s : s + windows.length + 1] for d, s in batch])
-    out = _run(program, params, cut[:, :-1], cut[:, 1:], constants)
+    drawn = {"positions": np.stack([positions(d, s) for d, s in batch])} if positions else {}
+    out = _run(program, params, cut[:, :-1], cut[:, 1:], constants, **drawn)
     losses[first : first + real] = np.asarray(out)[:real]
     progress(real * windows.length)
   return losses.reshape(len(tokens), len(windows.starts), windows.length)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posx import config as configs
-from posx import data, decoder
+from posx import data, decoder, positions
 from posx.checkpoint import restore_params
 from posx.data.synthetic import TaskCorpus
 from posx.errors import UserError
@@ -100,6 +100,7 @@ class _Job:
     self.model = decoder.from_config(config, corpus.vocab_size)
     self.plain = decoder.from_config(trained, corpus.vocab_size)
     self.extension = configs.extension(config)
+    self.drawn = positions.in_evaluation(config.positions)
     self.digest = _digest(params)
     self.seconds = self.computed = 0.0
     limit = self.model.encoding.max_context
@@ -107,16 +108,28 @@ class _Job:
     self.refused: dict[int, str] = {}
     for length in config.eval.lengths if not self.context else ():
       try:
-        self.model.encoding.check(self.model.dims, length)
+        self._check(length)
       except ValueError as error:
         if beyond == "error":
           raise
         self.refused[length] = str(error)
+    if "window" in config.eval.controls and self.drawn not in positions.GAPLESS:
+      say(f"the window control is left out: positions that are {self.drawn} leave gaps, and a window of positions would hold fewer tokens")
     folder = workdir / "losses"
     try:
       folder.mkdir(exist_ok=True)
     except OSError as error:
       raise UserError(f"{folder} cannot be written: {error.strerror or error}; losses are kept there") from error
+
+  def _check(self, length: int) -> None:
+    """Raises UserError if the encoding, or the range that positions are drawn from, cannot serve this length."""
+    most = self.config.positions.range
+    if self.drawn != positions.CONSECUTIVE and length > most:
+      raise UserError(
+        f"{length} tokens cannot have different positions of positions.range={most}; take shorter lengths, a run that was trained with a "
+        "larger range, or --positions=consecutive"
+      )
+    self.model.encoding.check(self.model.dims, length if self.drawn == positions.CONSECUTIVE else self.model.reach)
 
   def rows(self, length: int) -> list[results.Row]:
     """All rows of one length: the model, then its controls."""
@@ -132,7 +145,7 @@ class _Job:
       return made
     if "truncate" in controls:
       made += self._rows(length, "truncate", self._reference(length), reference)
-    if "window" in controls and length not in self.refused:
+    if "window" in controls and length not in self.refused and self.drawn in positions.GAPLESS:
       made += self._rows(length, "window", self._picked(*self._full(self.plain, length, window=self.trained), buckets=True), reference)
     return made
 
@@ -172,6 +185,12 @@ class _Job:
       "encoding": repr(model.encoding), "params": self.digest, "window": window, "step": self.step, "windows": dataclasses.asdict(windows),
       "tokens": protocols.target_hash(self.tokens), "data": self.corpus.fingerprint,
     }  # fmt: skip
+    place = None
+    if self.drawn != positions.CONSECUTIVE:
+      about["positions"] = (self.drawn, self.config.positions.range, self.config.positions.chunks, self.config.seed)
+      place = lambda document, start: positions.window(
+        self.drawn, self.config.positions, windows.length, "eval", self.config.seed, document, start
+      )
     about = json.dumps(about, sort_keys=True)
     path = self.workdir / "losses" / f"{windows.length}-{hashlib.sha256(about.encode()).hexdigest()[:16]}.npz"
     if path.exists():
@@ -179,7 +198,7 @@ class _Job:
         return kept["losses"]
     started = time.time()
     narrow = min((w for w in (window, model.window) if w), default=None)
-    losses = window_losses(dataclasses.replace(model, window=narrow), self.params, self.tokens, windows)
+    losses = window_losses(dataclasses.replace(model, window=narrow), self.params, self.tokens, windows, positions=place)
     self.seconds += time.time() - started
     self.computed += losses.size
     temporary = path.with_suffix(f".{os.getpid()}.tmp.npz")
@@ -227,6 +246,7 @@ class _Job:
       **each,
       "target_hash": protocols.target_hash(scored),
       "context": "no separator before the first token",
+      **({} if self.drawn == positions.CONSECUTIVE else {"positions": self.drawn}),
     }
 
   def summary(self, names) -> None:

@@ -23,7 +23,10 @@ OF_ANSWERS = ("task", "passkey", "recall")
 PROTOCOLS = (*OF_TEXT, *OF_ANSWERS)
 """Losses of a text, from which perplexities come, and of answers that are known; no table holds both."""
 CONTROLS = ("", "window", "truncate", "wrong_key")
-KEY = ("run", "extension", "factor", "length", "protocol", "stride", "k", "bucket", "depth", "control", "data", "split", "target_hash")
+KEY = (
+  *("run", "extension", "factor", "length", "protocol", "stride", "k", "bucket", "depth", "control", "data", "split", "target_hash"),
+  "positions",
+)
 """What makes two rows the same measurement; of equal keys the newest row counts."""
 
 _TEXT = ("run", "encoding", "extension", "protocol", "control", "data", "split", "target_hash")

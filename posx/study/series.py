@@ -55,7 +55,8 @@ def read(folders: Sequence[str | os.PathLike]) -> list[Row]:
     rows += _read_folder(Path(folder), settings)
   rows = results.merge(rows)
   labels = _labels(rows, settings)
-  return [{**row, VARIANT: labels[row["run"]][0], LABEL: labels[row["run"]][1]} for row in rows]
+  drawn = lambda row: f" ({row['positions']} positions)" if row.get("positions") else ""
+  return [{**row, VARIANT: labels[row["run"]][0] + drawn(row), LABEL: labels[row["run"]][1] + drawn(row)} for row in rows]
 
 
 def _read_folder(folder: Path, settings: dict[str, dict[str, Any] | None]) -> list[Row]:

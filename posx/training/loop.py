@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 
+from posx import positions
 from posx.checkpoint import Checkpoints, flatten, restore_params, unflatten
 from posx.config import ConfigDict
 from posx.errors import PosxError, Stopped, UserError
@@ -125,21 +126,23 @@ class _Trainer:
     self.checkpoints.save(step, state.params, state.optimizer, self.config, data)
     self.folder.update(step=step)
 
-  def _batch(self, corpus: Any, seed: int, step: int) -> update.Batch:
+  def _batch(self, corpus: Any, seed: int, step: int, drawn: str) -> update.Batch:
     from posx import data
 
     train = self.config.train
     batch = data.batch(corpus, seed=seed, step=step, batch_size=train.batch_size, length=train.length, packing=self.config.data.packing)
+    batch = positions.in_batch(batch, drawn, self.config.positions, seed=seed, first=step * train.batch_size)
     return update.place(batch, self.mesh, train.accumulate)
 
   def _batches(self, start: int) -> Iterator[tuple[int, update.Batch]]:
     """Batches of the steps from `start` on; the next one is made and sent to the devices while one is in use."""
+    drawn = self.config.positions.train
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
-      ahead = thread.submit(self._batch, self.corpus, self.config.seed, start)
+      ahead = thread.submit(self._batch, self.corpus, self.config.seed, start, drawn)
       for step in range(start, self.config.train.steps):
         batch = ahead.result()
         if step + 1 < self.config.train.steps:
-          ahead = thread.submit(self._batch, self.corpus, self.config.seed, step + 1)
+          ahead = thread.submit(self._batch, self.corpus, self.config.seed, step + 1, drawn)
         yield step, batch
 
   def _loop(self, state: update.State, start: int) -> None:
@@ -202,7 +205,9 @@ class _Trainer:
   def _validate(self, state: update.State) -> float:
     if self._mean_loss is None:
       # The same batches every time: the seed is fixed and the steps start at 0.
-      self._held_out = [self._batch(self.validation, 0, n) for n in range(VALIDATION_BATCHES)]
+      self._held_out = [
+        self._batch(self.validation, 0, n, positions.in_evaluation(self.config.positions)) for n in range(VALIDATION_BATCHES)
+      ]
       self._mean_loss = update.mean_loss(self.model, self.mesh)
     sums = [self._mean_loss(state.params, batch) for batch in self._held_out]
     return sum(float(s) for s, _ in sums) / sum(float(w) for _, w in sums)
