@@ -84,11 +84,14 @@ def prepare(runs: Sequence[Run]) -> None:
   from ml_collections import ConfigDict
 
   from posx import data
+  from posx.data.synthetic import TaskCorpus
 
   for settings in {repr((run.settings["data"], run.settings["eval"])): run.settings for run in runs}.values():
     text, evaluation = ConfigDict(settings["data"]), settings["eval"]
     data.load(text, "train", download=text.name in ("sotu", "text"))
-    data.segments(data.load(text, evaluation["split"]), length=max(evaluation["lengths"]), documents=evaluation["documents"])
+    held_out = data.load(text, evaluation["split"])
+    if not isinstance(held_out, TaskCorpus):  # of instances there are as many as one asks for
+      data.segments(held_out, length=max(evaluation["lengths"]), documents=evaluation["documents"])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Figures of a study, as PNG and SVG: perplexity against length, loss against position."""
+"""Figures of a study, as PNG and SVG: perplexity and right answers against length, loss against position."""
 
 from __future__ import annotations
 
@@ -42,6 +42,15 @@ def position(curves: Sequence[Series], title: str) -> Any:
   return _draw(curves, title, "position in the window", unit, lambda c: [(x, y, y - e, y + e) for x, y, e in values(c)], log=False)
 
 
+def share(curves: Sequence[Series], title: str, ylabel: str) -> Any:
+  """A share from 0 to 1, given as the `loss` of the curves' points, against length; bands are one standard error."""
+
+  def values(c: Series) -> list[tuple[float, float, float, float]]:
+    return [(n, p.loss, p.loss - (p.stderr or 0), p.loss + (p.stderr or 0)) for n, p in c.points.items() if p.loss is not None]
+
+  return _draw(curves, title, "tokens in the window", ylabel, values, log=False, limits=(-0.03, 1.03))
+
+
 def _perplexities(c: Series) -> list[tuple[float, float, float, float]]:
   """(length, perplexity, lower, upper) where there is a number."""
   found = [(length, p.perplexity, p.stderr or 0) for length, p in c.points.items() if p.perplexity is not None]
@@ -51,7 +60,7 @@ def _perplexities(c: Series) -> list[tuple[float, float, float, float]]:
 Values = Callable[[Series], list[tuple[float, float, float, float]]]
 
 
-def _draw(curves: Sequence[Series], title: str, xlabel: str, ylabel: str, values: Values, log: bool) -> Any:
+def _draw(curves: Sequence[Series], title: str, xlabel: str, ylabel: str, values: Values, log: bool, limits: tuple | None = None) -> Any:
   from matplotlib.backends.backend_agg import FigureCanvasAgg
   from matplotlib.figure import Figure
 
@@ -68,7 +77,7 @@ def _draw(curves: Sequence[Series], title: str, xlabel: str, ylabel: str, values
   figure = Figure(figsize=(sum(margins) + (_PANEL + _LEFT) * len(panels), 4.6), dpi=150, facecolor="white")
   FigureCanvasAgg(figure)
   axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-  limits = _limits([d[2] for d in drawn if not d[0].control], log)
+  limits = limits or _limits([d[2] for d in drawn if not d[0].control], log)
   everywhere = [x for _, _, points in drawn for x, *_ in points]
   for axis, (name, main, faint) in zip(axes, panels, strict=True):
     _panel(axis, everywhere, limits, log)

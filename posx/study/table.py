@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from posx.study.points import Point
+from posx.study import results
 from posx.study.results import Row
 from posx.study.series import Series, tag
 
@@ -176,5 +177,5 @@ def show(lines: Sequence[Sequence[Cell]]) -> None:
 
 
 def texts(rows: Sequence[Row]) -> list[tuple[str, str]]:
-  """The (data, split) pairs among rows, each of which gets a table of its own."""
-  return list(dict.fromkeys((row["data"], row["split"]) for row in rows))
+  """The (data, split) pairs among rows of losses of a text, each of which gets a table of its own."""
+  return list(dict.fromkeys((row["data"], row["split"]) for row in rows if row["protocol"] in results.OF_TEXT))

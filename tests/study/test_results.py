@@ -124,7 +124,7 @@ def test_other_keys_are_other_rows(change):
   "change, message",
   [
     ({"protocol": "slide"}, "field protocol .* 'slide'; it must be one of nonoverlapping, sliding, last_k, bucket"),
-    ({"control": "none"}, "field control .* it must be one of '', 'window', 'truncate'"),
+    ({"control": "none"}, "field control .* it must be one of '', 'window', 'truncate', 'wrong_key'"),
     ({"length": 512.0}, "field length .* it must be a count"),
     ({"tokens": -1}, "field tokens .* it must be a count"),
     ({"loss": float("nan")}, "field loss .* nan; it must be a finite number, or null"),
