@@ -122,6 +122,8 @@ def _spelled(variants: dict[str, str], settings: dict[str, dict[str, Any] | None
 
 # Which rows.
 
+_WHOLE = tuple(name for name in results.OF_TEXT if name != "bucket")
+
 
 def choose(rows: Sequence[Row], protocol: str = "") -> tuple[str, list[Row]]:
   """The rows of one protocol, 'sliding' or with its number 'sliding:256', 'last_k:64'; '' is the first there is.
@@ -143,7 +145,7 @@ def choose(rows: Sequence[Row], protocol: str = "") -> tuple[str, list[Row]]:
 
 def protocols(rows: Iterable[Row]) -> list[str]:
   """The protocols over whole windows among the rows, as `choose` takes them."""
-  found = sorted({(results.PROTOCOLS.index(row["protocol"]), _count(row), _spelling(row)) for row in rows if row["protocol"] != "bucket"})
+  found = sorted({(results.PROTOCOLS.index(row["protocol"]), _count(row), _spelling(row)) for row in rows if row["protocol"] in _WHOLE})
   return [spelling for _, _, spelling in found]
 
 
