@@ -1,7 +1,7 @@
 """A small pre-norm decoder in Flax Linen: the model in which encodings are compared.
 
 The same weights under another encoding or extension are `dataclasses.replace(model, encoding=...)` with the same
-parameters. The only file of the project that imports Flax modules.
+parameters. The only file of the project that defines Flax modules.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from posx.attention import attend, query_key
+from posx.attention import attend, query_key, token_features
 from posx.attention.attend import Plan
 from posx.attention.cache import Cache
+from posx.attention.visibility import concrete
 from posx.encodings.base import Dims, Encoding
+from posx.errors import UserError
 
 _LOGITS_AT_ONCE = 1 << 23
 """Losses are computed for so many tokens at a time that tokens x vocabulary stays below this."""
@@ -39,34 +41,47 @@ class Block(nn.Module):
   model: Decoder
 
   @nn.compact
-  def __call__(self, x, memory, shared, constants, positions, segments, shape, recall):
-    """memory: this layer's (keys, values), or None; returns the new x and memory."""
+  def __call__(self, x, memory, shared, constants, positions, segments, shape, recall, scored=0):
+    """memory: this layer's part of a cache, or None; scored: only the last so many tokens are needed (0: all).
+
+    Returns the new x and memory.
+    """
     m = self.model
     params = _encoding_params(self, m.encoding.split()[1], m.dims) if shared is None else shared
     norm = lambda name: nn.RMSNorm(dtype=m.dtype, name=name)
-    seen, memory = self.attention(norm("attention_norm")(x), memory, params, constants, positions, segments, shape, recall)
-    x = x + seen
+    seen, memory = self.attention(norm("attention_norm")(x), memory, params, constants, positions, segments, shape, recall, scored)
+    x = _last(x, shape, scored) + seen
     return x + self.mlp(norm("mlp_norm")(x)), memory
 
-  def attention(self, x, memory, params, constants, positions, segments, shape, recall):
+  def attention(self, x, memory, params, constants, positions, segments, shape, recall, scored):
     m, (h, g, c) = self.model, self.model.head_shape
     encoding = m.encoding.split()[1]
     qkv = self.project("qkv", x, (h + 2 * g) * c)
     q, k, v = jnp.split(qkv.reshape(*shape, h + 2 * g, c), [h, h + g], axis=2)
     rest = {"encoding": encoding, "params": params, "constants": constants}
     k_positions, k_segments, turned = positions, segments, False
+    features, sums = {}, {}
+    if encoding.uses("features"):
+      before = None if memory is None else memory["sums"]
+      features, sums = token_features(x.reshape(*shape, -1), positions=positions, segments=segments, before=before, **rest)
+    k_features = features
     if memory is not None:
       cache, slots, turned = recall
       if turned:
         q, k = query_key(q, k, positions=positions, **rest)
-      k, v = (old.at[:, slots].set(new.astype(old.dtype)) for old, new in zip(memory, (k, v), strict=True))
-      memory = k, v
+      write = lambda old, new: old.at[:, slots].set(new.astype(old.dtype))
+      k, v, k_features = kept = jax.tree.map(write, (memory["keys"], memory["values"], memory["features"]), (k, v, features))
+      memory = dict(zip(("keys", "values", "features"), kept, strict=True), sums=sums)
       k_positions, k_segments = cache.positions, cache.segments
+    if scored:
+      q, features = jax.tree.map(lambda x: x[:, -scored:], (q, features))
+      positions, segments = jax.tree.map(lambda x: x[..., -scored:], (positions, segments))
     out = attend(
       q, k, v, q_positions=positions, k_positions=k_positions, q_segments=segments, k_segments=k_segments,
+      q_features=features or None, k_features=k_features or None,
       dims=m.dims, window=m.window, plan=m.plan, block=m.block, turned=turned, **rest,
     )  # fmt: skip
-    return self.project("out", out.reshape(x.shape[0], h * c), m.model_dim, deep=True), memory
+    return self.project("out", out.reshape(-1, h * c), m.model_dim, deep=True), memory
 
   def mlp(self, x):
     m = self.model
@@ -157,11 +172,12 @@ class Decoder(nn.Module):
     slots: Int[Array, " t"] | None = None,
     raw_keys: bool = False,
     last: bool = False,
+    scored: int = 0,
   ) -> Any:
     """Logits of the next token, or its losses if `targets` are given.
 
     Args:
-      tokens: int32 token numbers.
+      tokens: int32 token numbers; traced ones beyond the vocabulary count as its last, known ones are refused.
       targets: the token that follows each position.
       positions: int32 [t] or [b t]; 0 .. t - 1 by default.
       segments: document numbers; tokens of other documents are not seen. None for one document.
@@ -170,6 +186,7 @@ class Decoder(nn.Module):
       slots: int32 [t], where in the cache these tokens go.
       raw_keys: the cache holds keys as projected, and `constants` turn all of them anew.
       last: logits of the last token only, [b 1 v].
+      scored: losses of the last so many tokens only, [b scored]; the last layer then asks for nothing else. 0 for all.
 
     Returns:
       float32 logits [b t v], or float32 losses [b t] in nats per token, made a chunk of tokens at a time; with a cache
@@ -180,8 +197,18 @@ class Decoder(nn.Module):
     """
     self._check()
     b, t = tokens.shape
+    check_tokens("tokens", tokens, self.vocab_size)
+    if targets is not None:
+      check_tokens("targets", targets, self.vocab_size)
+    if not 0 <= scored <= t or (scored and (targets is None or cache is not None)):
+      raise ValueError(f"scored={scored} counts the last tokens whose losses are asked for: 1 to {t}, with targets and without a cache")
     positions = np.arange(t, dtype=np.int32) if positions is None else positions
     if not isinstance(positions, jax.core.Tracer) or constants is None:
+      if isinstance(positions, jax.core.Tracer) and self.encoding.length_dependent and not self.reach:
+        raise ValueError(
+          f"{self.encoding} depends on the length in play, which traced positions do not tell; "
+          "pass constants=model.constants(length), or positions as NumPy values"
+        )
       length = max(t, self.reach) if isinstance(positions, jax.core.Tracer) else int(np.max(np.asarray(positions), initial=0)) + 1
       self.encoding.check(self.dims, length)
     constants = jax.tree.map(jnp.asarray, self.constants(length) if constants is None else constants)
@@ -196,30 +223,44 @@ class Decoder(nn.Module):
       assert slots is not None, "slots says where in the cache the tokens go"
       segments = jnp.zeros((b, t), jnp.int32) if segments is None else segments
       cache = cache.note(slots, jnp.broadcast_to(positions, (b, t)), segments)
-      memory = cache.keys, cache.values
+      memory = {"keys": cache.keys, "values": cache.values, "features": cache.features, "sums": cache.sums}
 
     # positions stay in this closure: as NumPy values they let the attention choose a static plan
     def layer(block, x, memory):
       return block(x, memory, shared, constants["layers"], positions, segments, (b, t), (cache, slots, not raw_keys))
 
-    scanned = nn.scan(layer, variable_axes={"params": 0}, split_rngs={"params": True}, length=self.num_layers)
-    x, memory = scanned(Block(_plain(self), name="layers"), x, memory)
+    if scored and not self.is_initializing():
+      x = self._scored(x, (shared, constants["layers"], positions, segments, (b, t)), scored)
+      targets, t = targets[:, -scored:], scored
+    else:
+      scanned = nn.scan(layer, variable_axes={"params": 0, "intermediates": 0}, split_rngs={"params": True}, length=self.num_layers)
+      x, memory = scanned(Block(_plain(self), name="layers"), x, memory)
     if last:
-      x, t = x.reshape(b, t, -1)[:, -1], 1
+      x, t = _last(x, (b, t), 1), 1
     x = nn.RMSNorm(dtype=self.dtype, name="norm")(x)
     out = embedding.T if self.tied else self.param("output", _normal(self.model_dim**-0.5), (self.model_dim, self.vocab_size), jnp.float32)
-    out = out.astype(self.dtype)
     if targets is None:
-      logits = jnp.matmul(x, out, preferred_element_type=jnp.float32).reshape(b, t, -1)
+      logits = jnp.matmul(x, out.astype(self.dtype), preferred_element_type=jnp.float32).reshape(b, t, -1)
       if cache is None:
         return logits
       assert memory is not None
-      return logits, dataclasses.replace(cache, keys=memory[0], values=memory[1])
+      return logits, dataclasses.replace(cache, **memory)
     return _losses(x, out, targets.reshape(-1)).reshape(b, t)
 
   def token_losses(self, tokens, targets, **kwargs) -> Float[Array, "b t"]:
-    """Losses in nats of `targets` [b t] after `tokens` [b t]; see `__call__`."""
+    """Losses in nats of `targets` [b t] after `tokens` [b t], or of the last `scored` of them; see `__call__`."""
     return self(tokens, targets, **kwargs)
+
+  def _scored(self, x, rest, scored: int):
+    """All layers, the last of them for the last `scored` tokens; the weights are those that the scan over layers made."""
+    weights = self.variables["params"]["layers"]
+
+    def layer(x, weights, scored):
+      return Block(_plain(self), parent=None).apply({"params": weights}, x, None, *rest, None, scored)[0]
+
+    if self.num_layers > 1:
+      x, _ = lax.scan(lambda x, weights: (layer(x, weights, 0), None), x, jax.tree.map(lambda w: w[:-1], weights))
+    return layer(x, jax.tree.map(lambda w: w[-1], weights), scored)
 
   def _input(self, x, positions, constants):
     first = self.encoding.split()[0]
@@ -237,6 +278,20 @@ class Decoder(nn.Module):
     h, g, _ = self.head_shape
     if h % g:
       raise ValueError(f"num_kv_heads={g} does not divide num_heads={h}")
+
+
+def check_tokens(name: str, tokens: Any, vocab_size: int) -> None:
+  """Refuses token numbers outside the vocabulary where their values are known."""
+  known = concrete(tokens)
+  if known is not None and known.size and not 0 <= known.min() <= known.max() < vocab_size:
+    raise UserError(
+      f"{name} are numbers from 0 to {vocab_size - 1}, got {known.min()} to {known.max()}; use the tokenizer that the model was made for"
+    )
+
+
+def _last(x, shape: tuple[int, int], n: int):
+  """Of flat tokens [b * t, d] the last n of each row, [b * n, d]; 0 for all."""
+  return x.reshape(*shape, -1)[:, -n:].reshape(shape[0] * n, -1) if n else x
 
 
 def _plain(model: Decoder) -> Decoder:
@@ -258,7 +313,8 @@ def _losses(x, out, targets):
   size = -(-n // chunks)
 
   def chunk(x, targets):
-    logits = jnp.matmul(x, out, preferred_element_type=jnp.float32)
+    # cast here, so that the gradients of the chunks are summed in float32
+    logits = jnp.matmul(x, out.astype(x.dtype), preferred_element_type=jnp.float32)
     picked = jnp.take_along_axis(logits, targets[:, None], axis=1, mode="clip")[:, 0]
     return jax.nn.logsumexp(logits, axis=1) - picked
 

@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from posx.attention import cache as caches
-from posx.attention import query_key
+from posx.attention import query_key, token_features
 from posx.attention.cache import EMPTY, Cache, Slots
-from posx.decoder import Decoder
+from posx.attention.visibility import Sight, narrowed
+from posx.decoder import Decoder, check_tokens
+from posx.encodings.base import Encoding
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=(4,))
@@ -37,7 +39,7 @@ class Decoding:
     batch: rows.
     capacity: tokens that the cache holds.
     total: the number of positions in play, prompt and what follows; 0 for the length reached.
-    ring: overwrite the oldest tokens; the model's window says how many must stay.
+    ring: overwrite the oldest tokens; the model's window, or the encoding's, says how many must stay, and which first ones.
 
   Raises:
     ValueError: if the encoding cannot serve so many positions, or a ring is asked for a model without a window.
@@ -49,7 +51,8 @@ class Decoding:
   """
 
   def __init__(self, model: Decoder, params: Any, *, batch: int, capacity: int, total: int = 0, ring: bool = False):
-    if ring and model.window is None:
+    sight = narrowed(model.window, model.encoding.visibility(model.dims))
+    if ring and sight is None:
       raise ValueError("a ring cache forgets tokens that a model without a window still looks at; set model.window, or ring=False")
     self.model, self.params, self.total = model, params, total
     self.follows = model.encoding.length_dependent and not total
@@ -59,7 +62,8 @@ class Decoding:
       raise ValueError(
         f"{model.encoding} changes the input of tokens already read with the length; give total=, the number of positions in play"
       )
-    self.slots = Slots(capacity, ring, model.window or 0)
+    window, sinks = sight if isinstance(sight, Sight) else (sight or 0, 0)
+    self.slots = Slots(capacity, ring, window, sinks)
     self.used = 0
     self.next = np.zeros(batch, np.int64)
     self.program = dataclasses.replace(model, encoding=model.encoding.program())
@@ -76,7 +80,20 @@ class Decoding:
       one = lambda n: jax.ShapeDtypeStruct((1, 1, n, c), self.model.dtype)
       make = functools.partial(query_key, positions=np.zeros((1, 1), np.int32), encoding=encoding)
       keys = jax.eval_shape(lambda q, k, p: make(q, k, params=p, constants=constants["layers"]), one(h), one(g), params)[1].shape[2:]
-    return caches.create(self.model.num_layers, batch, capacity, keys, (g, c), self.model.dtype)
+    return caches.create(self.model.num_layers, batch, capacity, keys, (g, c), self.model.dtype, *self._features(encoding))
+
+  def _features(self, encoding: Encoding):
+    """Shapes of what one token's features and their sums take."""
+    if not encoding.uses("features"):
+      return {}, {}
+    dims = self.model.dims
+    params = jax.eval_shape(lambda: encoding.init(jax.random.key(0), dims))
+    constants = jax.tree.map(jnp.asarray, encoding.constants(dims, dims.train_length))
+    x = jax.ShapeDtypeStruct((1, 1, dims.model_dim), self.model.dtype)
+    make = functools.partial(token_features, positions=np.zeros((1, 1), np.int32), encoding=encoding, constants=constants)
+    features, sums = jax.eval_shape(lambda x, params: make(x, params=params), x, params)
+    without = lambda tree, axes: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[axes:], x.dtype), tree)
+    return without(features, 2), without(sums, 1)
 
   def feed(self, tokens, *, positions=None, segments=None, last: bool = True, chunk: int = 0) -> jax.Array:
     """Reads tokens [b, t] and returns float32 logits of the last one [b, 1, v], or of all [b, t, v].
@@ -92,6 +109,7 @@ class Decoding:
       ValueError: if the cache or the encoding has no room for them; nothing is read then.
     """
     tokens = np.asarray(tokens, np.int32)
+    check_tokens("tokens", tokens, self.model.vocab_size)
     b, t = tokens.shape
     segments = np.zeros((b, t), np.int32) if segments is None else np.asarray(segments, np.int32)
     if positions is None:
@@ -104,6 +122,11 @@ class Decoding:
     if self.total and reached > self.total:
       raise ValueError(f"position {reached - 1} exceeds the {self.total} positions in play; give total={reached} or more")
     self.model.encoding.check(self.model.dims, reached)
+    if self.slots.ring and ((positions < self.slots.sinks) & (segments != EMPTY) & (self.used + np.arange(t) >= self.slots.sinks)).any():
+      raise ValueError(
+        f"a ring keeps the first {self.slots.sinks} tokens fed, and here first tokens of a document come later; "
+        "feed one document without padding before it, or use ring=False"
+      )
     step = chunk or t
     parts = [(first, min(step, t - first)) for first in range(0, t, step)]
     places = [self.slots.take(self.used + first, size) for first, size in parts]

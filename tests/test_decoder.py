@@ -172,6 +172,68 @@ def test_losses_are_the_logits_log_softmax(changes, monkeypatch):
     np.testing.assert_allclose(a, b, atol=tolerance * max(1, float(np.abs(a).max())))
 
 
+def test_gradients_of_chunks_are_summed_in_float32(monkeypatch):
+  """600 chunks of one token each add 1/19 - 1 to the gradient of the target's column; in bfloat16 the sum would stop near 256."""
+  monkeypatch.setattr(module, "_LOGITS_AT_ONCE", VOCABULARY)
+  x, targets = jnp.ones((600, 4), jnp.bfloat16), jnp.zeros(600, jnp.int32)
+  slope = quick(jax.grad(lambda out: module._losses(x, out, targets).sum()))(jnp.zeros((4, VOCABULARY), jnp.float32))
+  expected = 600 * (1 / VOCABULARY - np.eye(1, VOCABULARY))
+  np.testing.assert_allclose(slope, np.broadcast_to(expected, slope.shape), rtol=0.01)
+
+
+@pytest.mark.parametrize(
+  ("name", "changes"),
+  [
+    ("forgetting", {"num_layers": 3, "tied": False}),
+    ("kerple", {"num_layers": 1, "window": 5}),
+    pytest.param("learned", {}, marks=pytest.mark.slow),
+    pytest.param("dape", {"share_encoding": True}, marks=pytest.mark.slow),
+  ],
+)
+def test_the_last_losses_alone(name, changes):
+  model = make(encodings.make(name), num_kv_heads=1, **changes)
+  params, x, targets = start(model), tokens(), tokens(seed=1)
+  whole, few = (quick(lambda params, n=n: model.apply(params, x, targets, scored=n, method="token_losses"))(params) for n in (0, 3))
+  assert few.shape == (2, 3)
+  np.testing.assert_allclose(few, whole[:, -3:], atol=2e-6)
+
+
+def test_the_last_layer_asks_for_the_scored_tokens_only():
+  """Tiles of scores: 64 queries in the layers before, 3 (8 with padding) in the last; no logits of the others."""
+  model, x = make(encodings.make("alibi"), plan="tiled"), tokens(1, 64)
+  params = start(model)
+  text = str(jax.make_jaxpr(lambda params: model.apply(params, x, x, scored=3, method="token_losses"))(params))
+  assert f"f32[3,{VOCABULARY}]" in text and f"f32[64,{VOCABULARY}]" not in text and "f32[3,24]" in text
+
+
+@pytest.mark.parametrize(
+  ("how", "message"),
+  [
+    (
+      {"tokens": np.full((1, 4), VOCABULARY)},
+      "tokens are numbers from 0 to 18, got 19 to 19; use the tokenizer that",
+    ),
+    ({"tokens": np.array([[0, -1]])}, "tokens are numbers from 0 to 18, got -1 to 0"),
+    ({"targets": np.full((1, 4), 300)}, "targets are numbers from 0 to 18, got 300 to 300"),
+    ({"targets": np.zeros((1, 4), np.int32), "scored": 5}, "scored=5 counts the last tokens whose losses are asked for: 1 to 4"),
+    ({"scored": 2}, "with targets and without a cache"),
+  ],
+)
+def test_arguments_that_do_not_fit_are_refused(how, message):
+  with pytest.raises(ValueError, match=message):
+    make().apply({}, **{"tokens": np.zeros((1, 4), np.int32), **how})
+
+
+def test_traced_positions_do_not_tell_the_length():
+  """Dynamic NTK would take the number of tokens for the length in play."""
+  model = make(extensions.apply(extensions.make("dynamic_ntk"), encodings.make("rope")))
+  x = tokens(1, 4)
+  init = lambda at, **how: model.init(jax.random.key(0), x, positions=at, **how)
+  with pytest.raises(ValueError, match=r"depends on the length in play, which traced positions do not tell; pass"):
+    jax.eval_shape(init, jnp.arange(4))
+  jax.eval_shape(lambda at: init(at, constants=model.constants(100)), jnp.arange(96, 100))
+
+
 def test_logits_of_the_whole_sequence_never_exist(monkeypatch):
   monkeypatch.setattr(module, "_LOGITS_AT_ONCE", 5 * VOCABULARY)
   model, x = make(), tokens()

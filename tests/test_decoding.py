@@ -83,7 +83,7 @@ def test_without_a_total_one_layer_turns_its_keys_by_the_tables_of_the_length_re
     np.testing.assert_allclose(out[:, 0], full[:, -1], atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["rope", "alibi", "nope"])
+@pytest.mark.parametrize("name", ["rope", "alibi", "nope", "forgetting"])
 def test_a_ring_of_slots_equals_windowed_attention_over_everything(name):
   model, params = model_of(encodings.make(name), window=4)
   full = model.apply(params, TOKENS)
@@ -104,6 +104,16 @@ def test_left_padding_and_unused_slots_change_nothing():
   np.testing.assert_allclose(jnp.concatenate([first[:, 2:], second], axis=1), full, atol=2e-5)
 
 
+def test_gates_of_padding_are_not_counted():
+  """Padding between the tokens of a document, in a chunk and at the end of one, leaves the sums of its gates alone."""
+  model, params = model_of(encodings.make("forgetting"))
+  full = model.apply(params, TOKENS[:1, :6])
+  decoding = Decoding(model, params, batch=1, capacity=9)
+  first = decoding.feed(np.insert(TOKENS[:1, :4], [2, 4], 7, axis=1), segments=np.array([[0, 0, EMPTY, 0, 0, EMPTY]]), last=False)
+  second = decoding.feed(np.insert(TOKENS[:1, 4:6], 1, 7, axis=1), segments=np.array([[0, EMPTY, 0]]), last=False)
+  np.testing.assert_allclose(jnp.concatenate([first[:, [0, 1, 3, 4]], second[:, [0, 2]]], axis=1), full, atol=2e-5)
+
+
 def test_packed_documents_do_not_see_each_other():
   model, params = model_of(encodings.make("rope"))
   decoding = Decoding(model, params, batch=1, capacity=8)
@@ -119,6 +129,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_read():
   with pytest.raises(ValueError, match="the cache holds 4 tokens, 4 are taken and 1 more do not fit"):
     decoding.feed(TOKENS[:, 4:5])
   assert decoding.used == 4
+  with pytest.raises(ValueError, match="tokens are numbers from 0 to 29, got 30 to 30; use the tokenizer"):
+    decoding.feed(np.array([[30], [30]]))
   with pytest.raises(ValueError, match=f"a learned table of {TRAINED} rows cannot serve 9"):
     Decoding(*model_of(encodings.make("learned")), batch=2, capacity=9)
   with pytest.raises(ValueError, match="a ring cache forgets tokens"):

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from posx.attention import dense, tiled
-from posx.attention.visibility import concrete
+from posx.attention.visibility import concrete, narrowed, start_of_run
 from posx.encodings.base import Dims, Encoding, merge
 
 Plan = Literal["auto", "dense", "tiled"]
@@ -35,6 +35,8 @@ def attend(
   constants: Any = None,
   dims: Dims | None = None,
   turned: bool = False,
+  q_features: Any = None,
+  k_features: Any = None,
 ) -> Float[Array, "b t h e"]:
   """Attention in which the encoding acts on queries and keys, on the scores and on the values.
 
@@ -49,7 +51,8 @@ def attend(
     encoding: what tells attention about positions.
     params: one layer's parameters, from `encoding.init`.
     causal: a query sees keys at or before its own position.
-    window: a query sees the last `window` tokens, itself included; None for all.
+    window: a query sees the last `window` tokens, itself included; None for all. The encoding may narrow it, and keep first
+      tokens visible beside it.
     q_segments: int32 document numbers; a query sees keys of its own document. None for one document.
     k_segments: as `q_segments`, for the keys.
     plan: 'dense' holds [h t u] scores; 'tiled' needs O(t) memory in both passes; 'auto' chooses.
@@ -57,18 +60,24 @@ def attend(
     constants: `encoding.constants(...)` as arrays, to share one executable between encodings; made here if None.
     dims: the model's sizes, where constants made here need more than q tells.
     turned: q and k went through `query_key` already (keys from a cache).
+    q_features: of the queries, from `token_features`, for an encoding that declares features.
+    k_features: of the keys.
 
   Returns:
     [b t h e] in v's dtype. A query that sees no key gets 0.
 
   Raises:
-    ValueError: shapes that do not fit, an unknown plan, or an encoding that cannot serve these sizes.
+    ValueError: shapes that do not fit, an unknown plan, no features for an encoding that needs them, or an encoding that cannot
+      serve these sizes.
   """
   _check_shapes(q, k, v, q_positions, k_positions, q_segments, k_segments, window, plan, turned)
+  features = _features(encoding, q_features, k_features)
   b, t, h, c = q.shape
   dims = dims or Dims(h, c, h * c, 0)
   if constants is None:
     constants = encoding.constants(dims, lengths(encoding, q_positions, k_positions))
+  if t == 0 or k.shape[1] == 0:
+    return jnp.zeros((b, t, h, v.shape[3]), v.dtype)
   p = encoding.prepare(params, jax.tree.map(jnp.asarray, constants))
   q_pos, k_pos, q_seg, k_seg = (_rows(x) for x in (q_positions, k_positions, q_segments, k_segments))
   q, k, v = (jnp.moveaxis(x, 2, 1) for x in (q, k, v))
@@ -76,7 +85,9 @@ def attend(
     q, k = _query_key(encoding, p, q, k, q_pos, k_pos)
   if k.shape[1] != v.shape[1]:  # keys turned by head are no longer shared by a group
     v = jnp.repeat(v, k.shape[1] // v.shape[1], axis=1)
-  shared = {"scale": dims.head_dim**-0.5, "causal": causal, "window": window}
+  if encoding.ordered and (start_of_run(k_pos) is None or k_seg is not None):
+    k, v, k_pos, k_seg, features = _in_order(k, v, k_pos, k_seg, features)
+  shared = {"scale": dims.head_dim**-0.5, "causal": causal, "window": narrowed(window, encoding.visibility(dims)), "features": features}
   if plan == "auto":
     plan = "dense" if t * k.shape[2] <= 64 * 64 or (t == 1) else "tiled"
   if plan == "dense":
@@ -114,7 +125,7 @@ def bias_matrix(encoding: Encoding, params: Any, q_positions, k_positions, num_h
   Raises:
     ValueError: if what is added depends on queries and keys.
   """
-  if not encoding.content_free:
+  if not encoding.content_free or encoding.uses("features"):
     raise ValueError(
       f"{type(encoding).__name__} adds to the scores what depends on queries and keys; bias_matrix shows content-free encodings only"
     )
@@ -146,6 +157,28 @@ def _query_key(encoding: Encoding, p, q, k, q_pos, k_pos):
   over_heads = jax.vmap(one, in_axes=(0, 0, 0, None, None)) if jax.tree.leaves(mine) else jax.vmap(one, in_axes=(None, 0, 0, None, None))
   q, k = jax.vmap(over_heads, in_axes=(None, 0, 0, *axes))(mine, q, k, q_rows, k_rows)
   return q.reshape(b, h, t, -1), k
+
+
+def _features(encoding: Encoding, queries: Any, keys: Any) -> dict[str, Any] | None:
+  if encoding.uses("features") != (queries is not None) or (queries is None) != (keys is None):
+    name = type(encoding).__name__
+    if encoding.uses("features"):
+      raise ValueError(
+        f"{name} needs numbers made from the layer's input; give q_features and k_features, see posx.attention.token_features"
+      )
+    raise ValueError(f"{name} declares no features; leave q_features and k_features out")
+  return None if queries is None else {"query": queries, "key": keys}
+
+
+def _in_order(k, v, k_pos, k_seg, features):
+  """Keys of [b g u c] and whatever goes with them, document by document in the order of their positions."""
+  k_pos, k_seg = jnp.asarray(k_pos), None if k_seg is None else jnp.asarray(k_seg)
+  rows = max(k_pos.shape[0], 1 if k_seg is None else k_seg.shape[0])
+  k_pos, k_seg = (None if x is None else jnp.broadcast_to(x, (rows, x.shape[1])) for x in (k_pos, k_seg))
+  order = jnp.lexsort((k_pos,) if k_seg is None else (k_pos, k_seg))
+  take = lambda x, axis=1: jnp.take_along_axis(x, order.reshape(rows, *[1] * (axis - 1), -1, *[1] * (x.ndim - axis - 1)), axis=axis)
+  k, v, k_pos, k_seg = take(k, 2), take(v, 2), take(k_pos), None if k_seg is None else take(k_seg)
+  return k, v, k_pos, k_seg, features and {**features, "key": jax.tree.map(take, features["key"])}
 
 
 def _rows(x):

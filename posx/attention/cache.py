@@ -27,12 +27,16 @@ class Cache:
     values: [layers, b, slots, g, e].
     positions: int32 [b, slots].
     segments: int32 [b, slots]; EMPTY where there is no token.
+    features: [layers, b, slots, ...] of an encoding that declares some.
+    sums: [layers, b, ...], summed features after the last token read.
   """
 
   keys: jax.Array
   values: jax.Array
   positions: jax.Array
   segments: jax.Array
+  features: Any = dataclasses.field(default_factory=dict)
+  sums: Any = dataclasses.field(default_factory=dict)
 
   def note(self, slots: jax.Array, positions: jax.Array, segments: jax.Array) -> Cache:
     """The same memory with the tokens [b, t] that are about to be written to `slots` [t]."""
@@ -41,17 +45,22 @@ class Cache:
     )
 
 
-jax.tree_util.register_dataclass(Cache, ["keys", "values", "positions", "segments"], [])
+jax.tree_util.register_dataclass(Cache, ["keys", "values", "positions", "segments", "features", "sums"], [])
 
 
-def create(layers: int, batch: int, slots: int, keys: tuple[int, int], values: tuple[int, int], dtype: Any) -> Cache:
-  """An empty memory; `keys` and `values` are (heads, channels)."""
+def create(
+  layers: int, batch: int, slots: int, keys: tuple[int, int], values: tuple[int, int], dtype: Any, features: Any = None, sums: Any = None
+) -> Cache:
+  """An empty memory; `keys` and `values` are (heads, channels), `features` and `sums` trees of shapes of one token."""
   shape = (layers, batch, slots)
+  zeros = lambda tree, shape: jax.tree.map(lambda x: jnp.zeros((*shape, *x.shape), x.dtype), tree or {})
   return Cache(
     jnp.zeros((*shape, *keys), dtype),
     jnp.zeros((*shape, *values), dtype),
     jnp.zeros((batch, slots), jnp.int32),
     jnp.full((batch, slots), EMPTY, jnp.int32),
+    zeros(features, shape),
+    zeros(sums, shape[:2]),
   )
 
 
@@ -63,15 +72,20 @@ class Slots:
     capacity: number of slots.
     ring: tokens overwrite the oldest; without it the capacity is a limit.
     window: tokens that attention looks back to, the query included (ring only).
+    sinks: first tokens, which keep their slots (ring only).
   """
 
   capacity: int
   ring: bool = False
   window: int = 0
+  sinks: int = 0
 
   def __post_init__(self):
-    if self.ring and self.capacity < self.window:
-      raise ValueError(f"a ring of {self.capacity} slots cannot hold a window of {self.window}; give at least {self.window}")
+    if self.ring and self.capacity < self.window + self.sinks:
+      beside = f" and {self.sinks} first tokens" if self.sinks else ""
+      raise ValueError(
+        f"a ring of {self.capacity} slots cannot hold a window of {self.window}{beside}; give at least {self.window + self.sinks}"
+      )
 
   def take(self, used: int, count: int) -> np.ndarray:
     """int32 [count]: slots of tokens number used .. used + count - 1.
@@ -87,10 +101,11 @@ class Slots:
           f"create it with capacity={used + count} or more"
         )
       return index.astype(np.int32)
-    most = self.capacity - self.window + 1
+    most = self.capacity - self.sinks - self.window + 1
     if count > most and used + count > self.capacity:
       raise ValueError(
         f"writing {count} tokens at once into a ring of {self.capacity} slots would overwrite keys inside the window of {self.window}; "
-        f"write at most {most} at a time, or give capacity={self.window + count - 1}"
+        f"write at most {most} at a time, or give capacity={self.sinks + self.window + count - 1}"
       )
-    return (index % self.capacity).astype(np.int32)
+    turning = self.sinks + (index - self.sinks) % (self.capacity - self.sinks)
+    return np.where(index < self.sinks, index, turning).astype(np.int32)

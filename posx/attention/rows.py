@@ -6,6 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from posx.attention import dense
@@ -14,27 +15,61 @@ from posx.encodings.base import Encoding
 
 
 def head(encoding, scale, causal, window, size, p, joined):
+  """Binds one head's parameters."""
   del joined
+  how = {"scale": scale, "causal": causal, "window": window}
 
   def one(q, k, v, where):
-    t = q.shape[0]
-    n = min(size, t)
-    padded = round_up(t, n)
+    features = where.get("features")
 
-    @jax.checkpoint
-    def strip(args):
-      q, q_pos, q_segments = args
-      seg = (None, None) if q_segments is None else (q_segments[None], where["k_segments"][None])
-      return dense.attention(
-        q[None, None], k[None, None], v[None, None], q_pos[None], where["k_pos"][None], _OneHead(encoding), {"p": p},
-        scale=scale, causal=causal, window=window, q_segments=seg[0], k_segments=seg[1],
-      )[0, 0]  # fmt: skip
+    def strip(q, q_pos, q_segments, queries):
+      given = p if features is None else encoding.join(p, queries, features["key"])
+      return _dense(q[None], k[None], v[None], q_pos, q_segments, where, _OneHead(encoding), {"p": given}, how)[0]
 
-    cut = lambda x, mode: None if x is None else pad(x, padded, mode=mode).reshape(-1, n, *x.shape[1:])
-    out = lax.map(strip, (cut(q, "constant"), cut(where["q_pos"], "edge"), cut(where.get("q_segments"), "edge")))
-    return out.reshape(padded, -1)[:t]
+    return _strips(strip, size, q, where)
 
   return one
+
+
+def all_heads(encoding, p, size, how, q, k, v, where):
+  """Hooks that mix heads: one strip of the queries of every head at a time; q [h t c], k and v [g u c]."""
+  features = where.get("features")
+
+  def strip(q, q_pos, q_segments, queries):
+    both = None if features is None else {"query": queries, "key": features["key"]}
+    return jnp.moveaxis(_dense(jnp.moveaxis(q, 0, 1), k, v, q_pos, q_segments, where, encoding, p, how, both), 0, 1)
+
+  return jnp.moveaxis(_strips(strip, size, jnp.moveaxis(q, 1, 0), where), 1, 0)
+
+
+def _dense(q, k, v, q_pos, q_segments, where, encoding, p, how, features=None):
+  seg = (None, None) if q_segments is None else (q_segments[None], where["k_segments"][None])
+  features = jax.tree.map(lambda x: x[None], features)
+  return dense.attention(
+    q[None],
+    k[None],
+    v[None],
+    q_pos[None],
+    where["k_pos"][None],
+    encoding,
+    p,
+    q_segments=seg[0],
+    k_segments=seg[1],
+    features=features,
+    **how,
+  )[0]
+
+
+def _strips(strip, size, q, where):
+  """Applies `strip` to `size` queries at a time; whatever is of queries has them along its first axis."""
+  t = q.shape[0]
+  n = min(size, t)
+  full = round_up(t, n)
+  cut = lambda x, mode="edge": pad(x, full, mode=mode).reshape(-1, n, *x.shape[1:])
+  queries = where["features"]["query"] if "features" in where else None
+  of_queries = cut(q, "constant"), *jax.tree.map(cut, (where["q_pos"], where.get("q_segments"), queries))
+  out = lax.map(jax.checkpoint(lambda args: strip(*args)), of_queries)
+  return out.reshape(full, *out.shape[2:])[:t]
 
 
 @dataclasses.dataclass(frozen=True)

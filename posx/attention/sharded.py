@@ -19,7 +19,8 @@ from posx.encodings.base import Dims, Encoding, merge
 
 def attend_sharded(
   q, k, v, *, mesh: Mesh, axis: str, over: Literal["heads", "batch"] = "heads", encoding: Encoding, params: Any,
-  q_positions, k_positions, q_segments=None, k_segments=None, constants: Any = None, dims: Dims | None = None, **kwargs: Any,
+  q_positions, k_positions, q_segments=None, k_segments=None, q_features: Any = None, k_features: Any = None,
+  constants: Any = None, dims: Dims | None = None, **kwargs: Any,
 ):  # fmt: skip
   """`attend` with heads or batch rows shared out over one axis of a mesh; same arguments, same result.
 
@@ -29,7 +30,7 @@ def attend_sharded(
     over: 'heads' (of keys and queries alike) or 'batch'.
 
   Raises:
-    ValueError: if the devices do not divide the key heads or the batch.
+    ValueError: if the devices do not divide the key heads or the batch, or an encoding that mixes heads would lose some.
   """
   size, count = mesh.shape[axis], k.shape[2] if over == "heads" else q.shape[0]
   if over not in ("heads", "batch"):
@@ -38,6 +39,8 @@ def attend_sharded(
     raise ValueError(
       f"{size} devices do not divide {count} {'key heads' if over == 'heads' else 'rows'}; share out over the other, or use fewer devices"
     )
+  if over == "heads" and encoding.mixes_heads:
+    raise ValueError(f"{type(encoding).__name__} mixes heads, so all of them must be on one device; share out over='batch'")
   dims = dims or Dims(q.shape[2], q.shape[3], q.shape[2] * q.shape[3], 0)
   if constants is None:
     constants = encoding.constants(dims, lengths(encoding, q_positions, k_positions))
@@ -48,6 +51,13 @@ def attend_sharded(
     return merge(jax.tree.map(lambda _: share, mine), jax.tree.map(lambda _: P(), shared))
 
   heads = P(None, None, axis) if over == "heads" else P(axis)
+  features = {n: x for n, x in (("q_features", q_features), ("k_features", k_features)) if x is not None}
+
+  def by_feature(tree):
+    mine, shared = encoding.heads(tree)
+    own = heads if over == "heads" else P(axis)
+    return merge(jax.tree.map(lambda _: own, mine), jax.tree.map(lambda _: P() if over == "heads" else P(axis), shared))
+
   segments = {n: x for n, x in (("q_segments", q_segments), ("k_segments", k_segments)) if x is not None}
   rows = {n: P(axis) if over == "batch" and x.ndim == 2 and x.shape[0] > 1 else P() for n, x in segments.items()}
   # positions known while tracing stay in the closure, where the attention sees their values and chooses a static plan
@@ -59,8 +69,9 @@ def attend_sharded(
   def local(q, k, v, params, constants, arrays):
     return attend(q, k, v, encoding=encoding, params=params, constants=constants, dims=dims, **fixed, **arrays, **kwargs)
 
-  places_of = (heads, heads, heads, by_head(params), by_head(constants), {**rows, **places})
-  arguments = (q, k, v, params, constants, {**segments, **moving})
+  of_features = {n: by_feature(tree) for n, tree in features.items()}
+  places_of = (heads, heads, heads, by_head(params), by_head(constants), {**rows, **places, **of_features})
+  arguments = (q, k, v, params, constants, {**segments, **moving, **features})
   if mesh.explicit_axes:  # there shard_map takes only what lies as it says
     arguments = jax.tree.map(lambda x, place: jax.device_put(x, NamedSharding(mesh, place)), arguments, places_of)
   return jax.shard_map(local, mesh=mesh, in_specs=places_of, out_specs=heads, check_vma=False)(*arguments)

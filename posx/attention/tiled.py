@@ -8,7 +8,7 @@ Three plans, chosen by the form that the encoding claims for its score hook:
 
     strips   short sequences of consecutive positions, bias of distance alone: rows of a static triangle, unrolled
     tiles    online softmax over key tiles, any positions; a bias of distance alone is a Toeplitz tile made once
-    rows     hooks that need whole rows of scores: one strip of queries against all keys at a time
+    rows     hooks that need whole rows of scores, or all heads: one strip of queries against all keys at a time
 
 Heads and batch rows are an outer loop on CPU, where a tile should stay in cache, and batched on accelerators.
 """
@@ -16,6 +16,7 @@ Heads and batch rows are an outer loop on CPU, where a tile should stay in cache
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +24,18 @@ from jax import lax
 
 from posx.attention import rows, strips, tiles
 from posx.attention.pieces import round_up
-from posx.attention.visibility import start_of_run
+from posx.attention.tile import Spec, bounds_of
+from posx.attention.visibility import Sight, start_of_run
 from posx.encodings.base import Encoding, merge
+
+_ROWS_TIMES_KEYS = 1 << 19
+"""Hooks that mix heads hold several arrays of heads x rows x keys; rows become fewer as keys become more."""
 
 
 def attention(
-  q, k, v, q_pos, k_pos, encoding: Encoding, p, *, scale, causal, window, q_segments, k_segments, block: tuple[int, int] | None, cpu: bool
-):
+  q, k, v, q_pos, k_pos, encoding: Encoding, p, *, scale, causal, window, q_segments, k_segments, features: Any = None,
+  block: tuple[int, int] | None, cpu: bool,
+):  # fmt: skip
   """The same as `dense.attention`, without its memory. q [b h t c], k and v [b g u c], positions and segments [1 or b, t]."""
   b, h, t, _ = q.shape
   g, u = k.shape[1], k.shape[2]
@@ -45,7 +51,17 @@ def attention(
     else max(encoding.form, "elementwise", key=("none", "distance", "elementwise", "rows").index)
   )
   short = consecutive and form in ("none", "distance") and q_segments is None and t <= 1024 and u <= 2048
+  short = short and not isinstance(window, Sight)  # the strips' mask is one of distances
 
+  each = _one_by_one if cpu else _batched
+  where = {"q_pos": q_pos, "k_pos": k_pos, "q_segments": q_segments, "k_segments": k_segments}
+  common = {n: x[0] for n, x in where.items() if x is not None and x.shape[0] == 1}
+  by_row = {n: x for n, x in where.items() if x is not None and x.shape[0] != 1}
+  if encoding.mixes_heads:
+    size = block[0] if block else min(128, max(8, _ROWS_TIMES_KEYS // u))
+    given = by_row if features is None else by_row | {"features": features}
+    strips_of = functools.partial(rows.all_heads, encoding, p, size, {"scale": scale, "causal": causal, "window": window})
+    return each(lambda args: strips_of(*args[:3], {**common, **args[3]}), (q, k, v, given)).astype(dtype)
   if form == "rows":
     run = functools.partial(rows.head, encoding, scale, causal, window, block[0] if block else 128)
   elif short and block is None:
@@ -56,37 +72,37 @@ def attention(
     size = block or (256, 256)
     size = min(size[0], round_up(t, 8)), min(size[1], round_up(u, 8))
     tabled = consecutive and form == "distance" and size[0] == size[1]
-    spec = tiles.Spec(encoding, size, scale, causal, window, u, q_segments is not None, tabled, cpu)
+    spec = Spec(encoding, size, scale, causal, window, u, q_segments is not None, tabled, cpu)
     run = functools.partial(tiles.head, spec, offset)
 
-  each = _one_by_one if cpu else _batched
   mine, shared = encoding.heads(p)
-  where = {"q_pos": q_pos, "k_pos": k_pos, "q_segments": q_segments, "k_segments": k_segments}
-  common = {n: x[0] for n, x in where.items() if x is not None and x.shape[0] == 1}
-  by_row = {n: x for n, x in where.items() if x is not None and x.shape[0] != 1}
   if not cpu and by_row and form != "rows":  # a batched loop has one set of bounds for all rows
-    joined = tiles.bounds_of(spec, where)
+    joined = bounds_of(spec, where)
   else:
     joined = None
 
+  sides = {} if features is None else {side: encoding.heads(tree) for side, tree in features.items()}
+  features_of_all = {side: shared for side, (_, shared) in sides.items()}
+  features_by_head = jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0), {side: mine for side, (mine, _) in sides.items()})
+
   def one_head(args):
-    mine, q, k, v = args
+    (mine, of_head), q, k, v = args
     one = run(merge(mine, shared), joined)
 
     def one_row(args):
-      q, k, v, rows = args
-      return one(q, k, v, {**common, **rows})
+      q, k, v, rows, of_head, of_all = args
+      return one(q, k, v, {**common, **rows} | ({"features": merge(of_head, of_all)} if sides else {}))
 
-    return each(one_row, (q, k, v, by_row))
+    return each(one_row, (q, k, v, by_row, of_head, features_of_all))
 
   def one_group(args):
-    mine, q, k, v = args
-    return each(lambda args: one_head((*args, k, v)), (mine, q))
+    by_head, q, k, v = args
+    return each(lambda args: one_head((*args, k, v)), (by_head, q))
 
   split = lambda x: x.reshape(g, h // g, *x.shape[1:])
   q = split(jnp.moveaxis(q, 1, 0))
   k, v = jnp.moveaxis(k, 1, 0), jnp.moveaxis(v, 1, 0)
-  out = each(one_group, (jax.tree.map(split, mine), q, k, v))  # [g, h / g, b, t, c]
+  out = each(one_group, (jax.tree.map(split, (mine, features_by_head)), q, k, v))  # [g, h / g, b, t, c]
   return jnp.moveaxis(out.reshape(h, b, t, -1), 0, 1).astype(dtype)
 
 

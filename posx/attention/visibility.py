@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.core
@@ -11,20 +11,44 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def visible(q_pos, k_pos, *, causal: bool = True, window: int | None = None, q_segments: Any = None, k_segments: Any = None):
+class Sight(NamedTuple):
+  """A window of the last tokens, and first ones that stay visible beside it.
+
+  Attributes:
+    window: tokens of the window, the query itself included.
+    sinks: keys at positions below it are visible too; at least 1.
+  """
+
+  window: int
+  sinks: int
+
+
+def narrowed(window: int | None, own: tuple[int | None, int]) -> int | Sight | None:
+  """The caller's window joined with what an encoding says of itself (see `Encoding.visibility`)."""
+  widths = [w for w in (window, own[0]) if w is not None]
+  if not widths:
+    return None
+  return Sight(min(widths), own[1]) if own[1] else min(widths)
+
+
+def visible(
+  q_pos, k_pos, *, causal: bool = True, window: int | Sight | None = None, q_segments: Any = None, k_segments: Any = None
+):
   """Boolean [..., t, u]: may query i see key j?
 
   Args:
     q_pos: int32 [..., t], tokens.
     k_pos: int32 [..., u], tokens.
     causal: only keys at or before the query.
-    window: how many tokens are visible, the query itself included; None for all.
+    window: how many tokens are visible, the query itself included, or a `Sight`; None for all.
     q_segments: int32 [..., t]; only keys of the same segment are visible. None for one segment.
     k_segments: int32 [..., u].
   """
   distance = q_pos[..., :, None] - k_pos[..., None, :]
   seen = distance >= 0 if causal else jnp.ones(distance.shape, bool)
-  if window is not None:
+  if isinstance(window, Sight):
+    seen &= (jnp.abs(distance) < window.window) | (k_pos < window.sinks)[..., None, :]
+  elif window is not None:
     seen &= jnp.abs(distance) < window
   if q_segments is not None:
     seen &= q_segments[..., :, None] == k_segments[..., None, :]
@@ -50,16 +74,19 @@ def start_of_run(positions: Any) -> int | None:
 class Bounds:
   """Which tiles of the other axis each tile needs: int32 arrays over tiles.
 
-  Tiles first .. last - 1 are needed; of these, full_first .. full_last - 1 are visible as a whole and need no mask.
+  Tiles first .. last - 1 are needed; of these, full_first .. full_last - 1 are visible as a whole and need no mask. Tiles
+  head_first .. head_last - 1 are needed too, before a gap: those of sinks, or those next to the diagonal of a sink's column.
   """
 
   first: Any
   last: Any
   full_first: Any
   full_last: Any
+  head_first: Any
+  head_last: Any
 
 
-jax.tree_util.register_dataclass(Bounds, ["first", "last", "full_first", "full_last"], [])
+jax.tree_util.register_dataclass(Bounds, ["first", "last", "full_first", "full_last", "head_first", "head_last"], [])
 
 
 def tile_bounds(
@@ -94,8 +121,11 @@ def tile_bounds(
     need = need & (farthest >= 0)
     full = full & (nearest >= 0)
   if window is not None:
-    need = need & (nearest < window) & (farthest > -window)
-    full = full & (farthest < window) & (nearest > -window)
+    width, sinks = window if isinstance(window, Sight) else (window, None)
+    near, inside = (nearest < width) & (farthest > -width), (farthest < width) & (nearest > -width)
+    if sinks is not None:
+      near, inside = near | (k_low < sinks)[..., None, :], inside | (k_high < sinks)[..., None, :]
+    need, full = need & near, full & inside
   if q_segments is not None:
     qs_low, qs_high, _ = ends(q_segments, tiles[0], valid[0])
     ks_low, ks_high, _ = ends(k_segments, tiles[1], valid[1])
@@ -108,12 +138,23 @@ def tile_bounds(
 
 
 def _runs(xp, need, full) -> Bounds:
-  """First and last needed column of every row, and the first unbroken run of full ones."""
+  """The columns that every row needs: up to the first gap, from there to the last, and in these the first unbroken run of full ones."""
   n = need.shape[1]
-  some, some_full = need.any(1), full.any(1)
-  first = xp.where(some, need.argmax(1), 0)
-  last = xp.where(some, n - need[:, ::-1].argmax(1), 0)
-  full_first = xp.where(some_full, full.argmax(1), first)
-  after = (~full) & (xp.arange(n)[None, :] >= full_first[:, None])
-  full_last = xp.where(some_full, xp.where(after.any(1), after.argmax(1), n), full_first)
-  return Bounds(*(a.astype(np.int32) for a in (first, last, full_first, full_last)))
+  columns = xp.arange(n)[None, :]
+  last = xp.where(need.any(1), n - need[:, ::-1].argmax(1), 0)
+
+  def run(of, start):
+    """(first, one after the last) of the first unbroken run in a row; empty at `start` if there is none."""
+    some = of.any(1)
+    first = xp.where(some, of.argmax(1), start)
+    after = (~of) & (columns >= first[:, None])
+    return first, xp.where(some, xp.where(after.any(1), after.argmax(1), n), first)
+
+  head_first, head_last = run(need, 0)
+  rest = need & (columns >= head_last[:, None])
+  gap = rest.any(1)
+  first = xp.where(gap, rest.argmax(1), head_first)
+  head_first = xp.where(gap, head_first, first)
+  head_last = xp.where(gap, head_last, first)
+  full_first, full_last = run(full & (columns >= first[:, None]), first)
+  return Bounds(*(a.astype(np.int32) for a in (first, last, full_first, full_last, head_first, head_last)))

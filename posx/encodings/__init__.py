@@ -31,6 +31,10 @@ CATALOGUE = catalogue.Catalogue(
     "fire": "fire:FIRE",
     "cope": "cope:CoPE",
     "bam": "bam:BAM",
+    "forgetting": "forgetting:Forgetting",
+    "cable": "cable:CABLE",
+    "grape": "grape:GRAPE",
+    "dape": "dape:DAPE",
   },
 )
 

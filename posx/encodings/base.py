@@ -14,6 +14,9 @@ be a static argument of `jit`.
 Hooks are written for **one head and one tile**. The attention maps them over heads, tiles and batch, so every hook is a
 pure function of arrays and *positions*; positions are arguments, never `arange(shape)`.
 
+An encoding that needs numbers made from the layer's input for each token (FoX's and CABLE's gates) declares `features`; the
+score hook finds those of its queries in `p["query"]` and those of its keys in `p["key"]`.
+
 Axes: t query token, u key token, h head, c head channel, d model channel, b batch.
 """
 
@@ -57,13 +60,17 @@ class Encoding:
   Subclasses override the hooks they need and state what they claim; `tests/encodings/test_contract.py` measures it.
 
   Class attributes:
-    by_head: names of parameters and constants that carry a leading head axis; hooks see one head's slice. All others
-      are shared by the heads.
+    by_head: names of parameters and constants that carry a leading head axis, and of features whose axis after the tokens
+      is one of heads; hooks see one head's slice. All others are shared by the heads.
     elementwise: the score hook at (i, j) needs only row i, column j and the score there. False asks for whole rows, in which
       hidden keys have a very negative score.
-    content_free: what is added to the scores does not depend on queries and keys.
+    mixes_heads: the score hook wants all heads at once: scores [h t u], q [h t c], k [h u c] and `p` whole.
+    ordered: the score hook wants the keys of a document side by side, in the order of their positions.
+    summed: names of features that hooks receive summed over the tokens so far (see `sums`), for pairs of one document.
+    content_free: what is added to the scores depends on positions alone, not on queries, keys or the layer's input.
     relative: scores depend on positions through i - j alone (shift-invariant).
     norm_preserving: `on_query_key` keeps the norms of queries and keys.
+    linear_shift: what `on_input` adds at p + k is a fixed linear map of what it adds at p.
     interpolable: fractional positions have a meaning, so that positions can be squeezed (false where content decides).
 
   Reference:
@@ -73,9 +80,13 @@ class Encoding:
 
   by_head: ClassVar[tuple[str, ...]] = ()
   elementwise: ClassVar[bool] = True
+  mixes_heads: ClassVar[bool] = False
+  ordered: ClassVar[bool] = False
+  summed: ClassVar[tuple[str, ...]] = ()
   content_free: ClassVar[bool] = True
   relative: ClassVar[bool] = True
   norm_preserving: ClassVar[bool] = True
+  linear_shift: ClassVar[bool] = False
   interpolable: ClassVar[bool] = True
 
   # What the encoding owns.
@@ -108,6 +119,11 @@ class Encoding:
     """x [t d] -> [t d], positions [t]."""
     del p, positions
     return x
+
+  def features(self, p: Arrays, x: jax.Array, positions: jax.Array) -> dict[str, Any]:
+    """Numbers of each token from the layer's normalised input x [t d]: small float32 arrays [t ...], [t h ...] for `by_head` ones."""
+    del p, x, positions
+    return {}
 
   def on_query_key(self, p: Arrays, q: jax.Array, k: jax.Array, q_pos: jax.Array, k_pos: jax.Array) -> tuple[jax.Array, jax.Array]:
     """q [t c], k [u c] of one head -> the same, or with more channels (the scale stays that of c)."""
@@ -143,7 +159,7 @@ class Encoding:
   @property
   def form(self) -> Form:
     """The least general form that is true of the score hook; the attention picks its plan by it."""
-    if not self.elementwise:
+    if not self.elementwise or self.mixes_heads:
       return "rows"
     if self.uses("on_scores"):
       return "elementwise"
@@ -185,12 +201,44 @@ class Encoding:
     return self
 
   def heads(self, p: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Splits `p` into (what has a leading head axis, what the heads share)."""
-    mine = {name: value for name, value in p.items() if name in self.by_head}
-    return mine, {name: value for name, value in p.items() if name not in self.by_head}
+    """Splits `p`, or features, into (what has a leading head axis, what the heads share)."""
+    return parted(p, self.by_head)
+
+  def sums(self, features: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Splits features into (what is to be summed over the tokens so far, what is not)."""
+    return parted(features, self.summed)
+
+  def join(self, p: Arrays, query: Arrays, key: Arrays) -> dict[str, Any]:
+    """`p` with the features of the queries and of the keys at hand."""
+    return {**p, "query": query, "key": key}
+
+
+def parted(tree: Arrays, names: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+  """(what is called by one of the names, the rest), in dictionaries inside the dictionary too; `merge` undoes it."""
+  named, rest = {}, {}
+  for name, value in tree.items():
+    if name in names:
+      named[name] = value
+    elif isinstance(value, Mapping):
+      inner, rest[name] = parted(value, names)
+      named |= {name: inner} if inner else {}
+    else:
+      rest[name] = value
+  return named, rest
 
 
 def merge(heads: Arrays, shared: Arrays) -> dict[str, Any]:
   """Undoes `Encoding.heads`: one dictionary again, nested where an encoding is a chain."""
   both = {**shared, **heads}
   return {n: merge(v, shared[n]) if isinstance(v, Mapping) and n in heads and n in shared else v for n, v in both.items()}
+
+
+def over_heads(encoding: Encoding):
+  """The score hook of an encoding that is written for one head, for scores [h t u], q [h t c] and k [h u c]."""
+
+  def act(p, scores, q, k, q_pos, k_pos):
+    mine, shared = encoding.heads(p)
+    one = lambda mine, scores, q, k: encoding.on_scores(merge(mine, shared), scores, q, k, q_pos, k_pos)
+    return jax.vmap(one)(mine, scores, q, k)
+
+  return act

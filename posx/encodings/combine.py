@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from posx.encodings.base import Arrays, Dims, Encoding, Form
+from posx.encodings.base import Arrays, Dims, Encoding, Form, over_heads
 
 _FORMS: tuple[Form, ...] = ("none", "distance", "elementwise", "rows")
 
@@ -27,6 +27,9 @@ class Chain(Encoding):
   def _each(self, p: Arrays):
     return [(part, p.get(str(n), {})) for n, part in enumerate(self.parts)]
 
+  def _named(self):
+    return [(str(n), part) for n, part in enumerate(self.parts)]
+
   @property
   def content_free(self) -> bool:  # type: ignore[override]
     return all(part.content_free for part in self.parts)
@@ -34,6 +37,14 @@ class Chain(Encoding):
   @property
   def elementwise(self) -> bool:  # type: ignore[override]
     return all(part.elementwise for part in self.parts)
+
+  @property
+  def mixes_heads(self) -> bool:  # type: ignore[override]
+    return any(part.mixes_heads for part in self.parts)
+
+  @property
+  def ordered(self) -> bool:  # type: ignore[override]
+    return any(part.ordered for part in self.parts)
 
   @property
   def relative(self) -> bool:  # type: ignore[override]
@@ -59,6 +70,17 @@ class Chain(Encoding):
     split = {str(n): part.heads(mine) for n, (part, mine) in enumerate(self._each(p))}
     return {n: pair[0] for n, pair in split.items()}, {n: pair[1] for n, pair in split.items()}
 
+  def sums(self, features: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
+    split = {str(n): part.sums(mine) for n, (part, mine) in enumerate(self._each(features))}
+    return {n: pair[0] for n, pair in split.items()}, {n: pair[1] for n, pair in split.items()}
+
+  def join(self, p: Arrays, query: Arrays, key: Arrays) -> dict[str, Any]:
+    joined = {n: part.join(p.get(n, {}), query[n], key[n]) for n, part in self._named() if part.uses("features")}
+    return {**p, **joined}
+
+  def features(self, p, x, positions):
+    return {n: part.features(p.get(n, {}), x, positions) for n, part in self._named() if part.uses("features")}
+
   def on_input(self, p, x, positions):
     return functools.reduce(lambda x, each: each[0].on_input(each[1], x, positions), self._each(p), x)
 
@@ -72,7 +94,8 @@ class Chain(Encoding):
 
   def on_scores(self, p, scores, q, k, q_pos, k_pos):
     for part, mine in self._each(p):
-      scores = part.on_scores(mine, scores, q, k, q_pos, k_pos)
+      act = over_heads(part) if self.mixes_heads and not part.mixes_heads else part.on_scores
+      scores = act(mine, scores, q, k, q_pos, k_pos)
     return scores
 
   def on_values(self, p, weights, q_pos, k_pos):
@@ -95,6 +118,10 @@ class Chain(Encoding):
     limits = [part.max_context for part in self.parts if part.max_context is not None]
     # 0 stands for the trained length, which only a limit given in tokens could undercut.
     return (0 if 0 in limits else min(limits)) if limits else None
+
+  def visibility(self, dims: Dims) -> tuple[int | None, int]:
+    seen = [part.visibility(dims) for part in self.parts]
+    return min((w for w, _ in seen if w is not None), default=None), max((s for _, s in seen), default=0)
 
   def check(self, dims: Dims, length: int) -> None:
     for part in self.parts:

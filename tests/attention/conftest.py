@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posx.attention import attend
+from posx.attention import attend, token_features
 from posx.encodings.base import Dims
 
 QUICK = {"xla_backend_optimization_level": 0}
@@ -21,6 +21,7 @@ class Problem:
     shapes = [(batch, t, heads, channels), (batch, u, g, channels), (batch, u, g, channels), (batch, t, heads, channels)]
     *self.arrays, self.cotangent = (rng.normal(size=s).astype(np.float32) for s in shapes)
     self.dims = Dims(heads, channels, heads * channels, 64)
+    self.x = rng.normal(size=(batch, u + t, heads * channels)).astype(np.float32)
     self.how = {"q_positions": np.arange(t) + u - t, "k_positions": np.arange(u)}
 
   def params(self, encoding, seed=1):
@@ -34,7 +35,8 @@ class Problem:
     how = {name: x for name, x in {**self.how, **how}.items() if name not in traced}
 
     def run(arrays, params, moving):
-      out = attend(*arrays, encoding=encoding, params=params, plan=plan, dims=self.dims, **how, **moving)
+      given = self.features(encoding, params, **how, **moving)
+      out = attend(*arrays, encoding=encoding, params=params, plan=plan, dims=self.dims, **how, **moving, **given)
       return (out.astype(jnp.promote_types(out.dtype, jnp.float32)) * self.cotangent).sum(), out
 
     run = jax.value_and_grad(run, (0, 1), has_aux=True)
@@ -44,6 +46,20 @@ class Problem:
       return out, (*d_arrays, d_params)
 
     return both if options is None else jax.jit(both, compiler_options=options)
+
+  def features(self, encoding, params, *, q_positions, k_positions, q_segments=None, k_segments=None, **rest):
+    """What an encoding makes of the layer's input: the tokens of the keys, then those of the queries, are one text."""
+    del rest
+    if not encoding.uses("features"):
+      return {}
+    both = lambda k, q: jnp.concatenate([jnp.broadcast_to(x, (len(self.x), x.shape[-1])) for x in (k, q)], -1)
+    segments = None if k_segments is None else both(k_segments, q_segments)
+    constants = jax.tree.map(jnp.asarray, encoding.constants(self.dims, 64))
+    made, _ = token_features(
+      self.x, positions=both(k_positions, q_positions), segments=segments, encoding=encoding, params=params, constants=constants
+    )
+    u = k_positions.shape[-1]
+    return {"k_features": jax.tree.map(lambda x: x[:, :u], made), "q_features": jax.tree.map(lambda x: x[:, u:], made)}
 
   def solve(self, encoding, params, plan="tiled", *, dtype=jnp.float32, options=QUICK, traced=(), **how):
     moving = {name: jnp.asarray({**self.how, **how}[name], jnp.int32) for name in traced}

@@ -54,6 +54,13 @@ def test_an_encoding_that_does_not_fit_the_head_is_refused():
     call(q=(1, 4, 2, 7), k=(1, 4, 2, 7), v=(1, 4, 2, 7), encoding=encodings.make("rope"))
 
 
+@pytest.mark.parametrize("plan", ["auto", "dense", "tiled"])
+def test_no_queries_or_no_keys_is_an_empty_sum(plan):
+  assert call(q=(1, 0, 2, 8), encoding=encodings.make("alibi"), plan=plan).shape == (1, 0, 2, 8)
+  out = call(k=(1, 0, 2, 8), v=(1, 0, 2, 5), encoding=encodings.make("alibi"), plan=plan)
+  assert out.shape == (1, 4, 2, 5) and not out.any()
+
+
 def test_length_dependent_encodings_want_to_know_the_length():
   dynamic = extensions.apply(extensions.make("dynamic_ntk", original_length=16), encodings.make("rope"))
   with pytest.raises(ValueError, match=r"pass constants=encoding\.constants"):

@@ -5,7 +5,14 @@ import subprocess
 import sys
 import textwrap
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+
+from posx import encodings
+from posx.attention.sharded import attend_sharded
+from posx.encodings.base import Dims
 
 PROGRAM = """
 import jax, numpy as np, posx
@@ -22,6 +29,15 @@ for name in ("alibi", "kerple", "rope", "shaw"):
   for over in ("heads", "batch"):
     shared = lambda q, k, v, p: attend_sharded(q, k, v, mesh=mesh, axis="x", over=over, encoding=encoding, params=p, plan="tiled", **where)
     np.testing.assert_allclose(jax.jit(shared)(q, k, v, params), one, atol=1e-5)
+fox = posx.encodings.make("forgetting")
+params = fox.init(jax.random.key(1), posx.Dims(4, 8, 32, 40))
+x = jax.random.normal(jax.random.key(2), (2, 40, 32))
+made, _ = posx.attention.token_features(x, positions=where["q_positions"], encoding=fox, params=params, constants={{}})
+given = dict(q_features=made, k_features=made, encoding=fox, params=params, plan="tiled", **where)
+one = jax.jit(lambda q, k, v: posx.attend(q, k, v, **given))(q, k, v)
+for over in ("heads", "batch"):
+  two = jax.jit(lambda q, k, v: attend_sharded(q, k, v, mesh=mesh, axis="x", over=over, **given))(q, k, v)
+  np.testing.assert_allclose(two, one, atol=1e-5)
 try:
   attend_sharded(q[:, :, :3], k[:, :, :3], v[:, :, :3], mesh=mesh, axis="x", encoding=posx.encodings.make("nope"), params={{}}, **where)
 except ValueError as error:
@@ -30,6 +46,14 @@ else:
   raise AssertionError("three heads went over two devices")
 print("equal")
 """
+
+
+def test_heads_that_are_mixed_cannot_be_shared_out():
+  mesh, at = jax.make_mesh((1,), ("x",)), np.arange(4)
+  q, encoding = jnp.zeros((1, 4, 2, 8)), encodings.make("dape")
+  params = encoding.init(jax.random.key(0), Dims(2, 8, 16, 4))
+  with pytest.raises(ValueError, match="DAPE mixes heads, so all of them must be on one device; share out over='batch'"):
+    attend_sharded(q, q, q, mesh=mesh, axis="x", encoding=encoding, params=params, q_positions=at, k_positions=at)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from posx.encodings.combine import Chain
 NAMES = list(encodings.CATALOGUE)
 IN_LAYERS = [name for name in NAMES if name == "nope" or encodings.make(name).split()[1] != Encoding()]
 """Those that differ in attention; what acts on the input alone leaves it to NoPE."""
-USUAL = ("rope", "kerple", "fire", "shaw", "cope", "transformer_xl")
+USUAL = ("rope", "kerple", "fire", "shaw", "cope", "transformer_xl", "forgetting", "dape")
 """At least one of every form; tests of the others are marked slow."""
 BY_DISTANCE = [name for name in NAMES if encodings.make(name).form == "distance"]
 TILED = [name for name in NAMES if encodings.make(name).form != "rows"]
