@@ -22,9 +22,10 @@ _TOKENS_AT_ONCE = 16384
 """Windows are batched up to so many tokens; longer windows run one at a time."""
 
 
-@functools.partial(jax.jit, static_argnums=(0,))
-def _run(model: Decoder, params, tokens, targets, constants, positions=None):
-  return model.apply(params, tokens, targets, positions=positions, constants=constants, method="token_losses")
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _run(model: Decoder, scored: int, params, tokens, targets, constants, positions=None):
+  how = {"scored": scored} if scored else {}
+  return model.apply(params, tokens, targets, positions=positions, constants=constants, method="token_losses", **how)
 
 
 def window_losses(
@@ -34,6 +35,7 @@ def window_losses(
   windows: Windows,
   progress: Callable[[int], None] = lambda n: None,
   positions: Callable[[int, int], np.ndarray] | None = None,
+  scored: int = 0,
 ) -> np.ndarray:
   """Losses in nats, float32 [documents, windows, length].
 
@@ -44,6 +46,7 @@ def window_losses(
     windows: where the windows lie.
     progress: called with the number of tokens done each time some are.
     positions: (document, first token) -> int32 [length] of that window; None for 0, 1, 2, ... in each.
+    scored: how many of a window's last targets are needed; the others are nan, and the last layer is spared theirs. 0 for all.
 
   Raises:
     ValueError: if the encoding cannot serve windows of this length.
@@ -55,14 +58,15 @@ def window_losses(
   program = dataclasses.replace(model, encoding=model.encoding.program())
   places = [(d, s) for d in range(len(tokens)) for s in windows.starts]
   rows = max(1, min(_TOKENS_AT_ONCE // windows.length, len(places)))
-  losses = np.empty((len(places), windows.length), np.float32)
+  scored = scored if scored < windows.length else 0
+  losses = np.full((len(places), windows.length), np.nan, np.float32)
   for first in range(0, len(places), rows):
     batch = places[first : first + rows]
     real = len(batch)
     batch = batch + batch[-1:] * (rows - real)  # one shape, one executable
     cut = np.stack([tokens[d, s : s + windows.length + 1] for d, s in batch])
     drawn = {"positions": np.stack([positions(d, s) for d, s in batch])} if positions else {}
-    out = _run(program, params, cut[:, :-1], cut[:, 1:], constants, **drawn)
-    losses[first : first + real] = np.asarray(out)[:real]
+    out = _run(program, scored, params, cut[:, :-1], cut[:, 1:], constants, **drawn)
+    losses[first : first + real, -scored:] = np.asarray(out)[:real]
     progress(real * windows.length)
   return losses.reshape(len(tokens), len(windows.starts), windows.length)

@@ -39,6 +39,11 @@ class Windows:
     window = np.searchsorted(-ends, -(targets + 1), side="right") - 1
     return window, targets - starts[window]
 
+  @property
+  def needed(self) -> int:
+    """How many of the last targets of a window `scored` takes losses from, in the window that gives most."""
+    return self.length - int(self.scored()[1].min())
+
   def every(self, n: int) -> tuple[Windows, np.ndarray]:
     """The coarser windows of stride n x stride, and their numbers among these."""
     coarse = place(self.total, self.length, self.stride * n, self.targets)

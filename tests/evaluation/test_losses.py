@@ -10,7 +10,7 @@ import pytest
 from posx import encodings, extensions
 from posx.decoder import Decoder
 from posx.evaluation import losses as module
-from posx.evaluation import nonoverlapping, place
+from posx.evaluation import nonoverlapping, place, sliding
 from posx.evaluation.losses import window_losses
 from posx.evaluation.protocols import measure
 
@@ -59,6 +59,19 @@ def test_extensions_that_differ_in_numbers_share_an_executable(tokens, params):
     expected = jax.jit(lambda m=model: m.apply(params, tokens[:, :-1], tokens[:, 1:], method="token_losses"))()
     np.testing.assert_allclose(found[:, 0], expected, atol=2e-6)
   assert all(np.abs(a - results[0]).max() > 1e-5 for a in results[1:])
+
+
+def test_the_last_targets_alone(tokens, params):
+  """What is not asked for is nan; what is, is as it was, for every stride."""
+  model = small(encodings.make("rope"))
+  for windows, needed in ((place(20, 16, 16, 5), 5), (place(20, 8, 2, 4), 2)):
+    assert windows.needed == needed
+    whole = window_losses(model, params, tokens, windows)
+    few = window_losses(model, params, tokens, windows, scored=needed)
+    assert np.isnan(few[..., :-needed]).all()
+    np.testing.assert_allclose(few[..., -needed:], whole[..., -needed:], atol=2e-6)
+    np.testing.assert_allclose(sliding(few, windows), sliding(whole, windows), atol=2e-6)
+  assert place(20, 8, 8).needed == 8
 
 
 def test_a_length_without_positions_is_refused_before_anything_runs(tokens, params):
