@@ -36,13 +36,14 @@ def posx_step(config: Any) -> tuple[Callable[[], Any], int]:
   import numpy as np
 
   from posx import decoder
+  from posx.training import mesh as meshes
   from posx.training import update
 
-  mesh, model = update.make_mesh(), decoder.from_config(config, 256)
+  mesh, model = meshes.make(), decoder.from_config(config, 256)
   train = config.train
   tokens = np.random.default_rng(0).integers(0, 256, (train.batch_size, train.length + 1)).astype(np.int32)
   weights = np.ones((train.batch_size, train.length), np.float32)
-  batch = update.place({"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": weights}, mesh, train.accumulate)
+  batch = meshes.place({"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": weights}, mesh, train.accumulate)
   held = [update.initial(model, config, mesh)]
   step = update.make_update(model, config, mesh).lower(held[0], batch).compile()
 

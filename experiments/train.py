@@ -26,11 +26,17 @@ def main(argv: Sequence[str]) -> int | None:
   parser.add_argument("--config", required=True, metavar="FILE.py[:ARG]", help="the configuration, e.g. configs/quickstart.py:rope")
   parser.add_argument("--workdir", required=True, metavar="DIR", help="the run folder; a new one, or one of this configuration to go on")
   parser.add_argument("--init_from", default="", metavar="RUN", help="start from the last parameters of that run folder")
+  parser.add_argument(
+    "--coordinator", default="", metavar="HOST:PORT", help="of process 0, where a run has several and srun did not start them"
+  )
+  parser.add_argument("--processes", type=int, metavar="N", help="how many there are")
+  parser.add_argument("--process", type=int, metavar="I", help="the number of this one, 0 to N - 1")
   overrides, rest = cli.split_overrides(argv, "config")
   options = parser.parse_args(rest)
 
-  from posx import config
+  from posx import config, hosts
 
+  hosts.initialize(options.coordinator, options.processes, options.process)
   runtime.setup()
   resolved = config.load(options.config, overrides)
   from posx import training

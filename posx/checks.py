@@ -93,6 +93,8 @@ def _train(config: ConfigDict) -> None:
     raise UserError(f"config.train.final_learning_rate={t.final_learning_rate} must not exceed learning_rate={t.learning_rate}")
   if t.warmup_steps >= t.steps:
     raise UserError(f"config.train.warmup_steps={t.warmup_steps} must be below steps={t.steps}")
+  if len(t.mesh) not in (0, 2) or min(t.mesh, default=1) < 1:
+    raise UserError(f"config.train.mesh={t.mesh} must be two numbers of devices, (data, model), or () for all in data")
   if t.batch_size % t.accumulate:
     raise UserError(f"config.train.accumulate={t.accumulate} must divide batch_size={t.batch_size}: a batch is what one update sees")
 

@@ -27,13 +27,20 @@ class _Late(types.ModuleType):
     return getattr(importlib.import_module(self.__name__), name)
 
 
+class _Word:
+  """Any name of an annotation, with or without a shape."""
+
+  def __class_getitem__(cls, item: Any) -> type:
+    return cls
+
+
 class _Annotations(_Late):
   """jaxtyping: its names stand in annotations, which are not evaluated."""
 
   def __getattr__(self, name: str) -> Any:
     if name.startswith("__"):
       raise AttributeError(name)
-    return object
+    return _Word
 
 
 def _drop() -> None:

@@ -61,6 +61,7 @@ class Train:
   weight_decay: float = 0.1
   clip_norm: float = 1.0  # 0: no clipping
   accumulate: int = 1
+  mesh: tuple[int, ...] = ()  # (data, model) devices; parameters are cut over 'model'. (): all in data
   checkpoint_every: int = 1000  # 0: only at the end
   log_every: int = 10
   eval_every: int = 0  # 0: never

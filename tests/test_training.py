@@ -26,6 +26,7 @@ from posx.errors import Stopped, UserError
 from posx.files import read_rows
 from posx.rundir import RunDir
 from posx.training import loop, optimiser, report, update
+from posx.training import mesh as meshes
 
 ROOT = Path(__file__).parents[1]
 TEXT = [" ".join(f"{who} says {n * k % 97}." for n in range(60)) for k, who in enumerate(("Ann", "Bob", "Cy", "Di"))]
@@ -216,7 +217,7 @@ def test_clipping_by_the_global_norm(clip, expected):
 
 
 def parts(config, mesh=None):
-  mesh = mesh or update.make_mesh()
+  mesh = mesh or meshes.make()
   model = decoder.from_config(config, 256)
   batch = data.batch(corpus(), seed=0, step=0, batch_size=8, length=16, packing=config.data.packing)
   # Rows of very different weight tell a mean over tokens from a mean of means.
@@ -229,13 +230,13 @@ def test_slices_make_the_same_gradient_as_the_whole_batch(packing):
   config = tiny()
   config.data.packing = packing
   mesh, model, batch, state = parts(config)
-  loss, slope = jax.jit(update.gradients(model, mesh))(state.params, update.place(batch, mesh, 1))
+  loss, slope = jax.jit(update.gradients(model, mesh))(state.params, meshes.place(batch, mesh, 1))
   extra = {name: batch[name] for name in ("positions", "segments") if name in batch}
   assert bool(extra) == (packing == "packed")
   tokens = jax.jit(functools.partial(model.apply, method="token_losses"))(state.params, batch["tokens"], batch["targets"], **extra)
   assert float(loss) == pytest.approx(float((tokens * batch["weights"]).sum() / batch["weights"].sum()), rel=1e-6)
   for accumulate in (2, 4, 8):
-    loss_, slope_ = jax.jit(update.gradients(model, mesh))(state.params, update.place(batch, mesh, accumulate))
+    loss_, slope_ = jax.jit(update.gradients(model, mesh))(state.params, meshes.place(batch, mesh, accumulate))
     assert float(loss_) == pytest.approx(float(loss), rel=1e-6)
     for a, b in zip(jax.tree.leaves(slope), jax.tree.leaves(slope_), strict=True):
       np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
@@ -266,7 +267,7 @@ def test_pauses_do_not_count_as_training_time(monkeypatch):
 
 
 def test_batch_that_does_not_divide(tmp_path, monkeypatch):
-  monkeypatch.setattr(update, "make_mesh", lambda: type("Mesh", (), {"size": 3})())
+  monkeypatch.setattr(meshes, "make", lambda shape: type("Mesh", (), {"size": 3})())
   with pytest.raises(UserError, match=r"config.train.batch_size=8 must be divisible by 3 devices$"):
     training.train(tiny(), tmp_path / "run", corpus=corpus())
   with pytest.raises(UserError, match=r"batch_size=8 must be divisible by 3 devices x accumulate=2"):
@@ -410,7 +411,7 @@ def test_update_gives_the_old_state_up_and_computes_in_float32():
   config = tiny()
   config.model.dtype = "bfloat16"
   mesh, model, batch, state = parts(config)
-  new, metrics = update.make_update(model, config, mesh)(state, update.place(batch, mesh, 1))
+  new, metrics = update.make_update(model, config, mesh)(state, meshes.place(batch, mesh, 1))
   assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.params))
   assert {leaf.dtype for leaf in jax.tree.leaves(new.params)} == {jnp.dtype("float32")}
   assert metrics["loss"].dtype == jnp.float32

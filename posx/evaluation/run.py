@@ -23,7 +23,7 @@ from posx.evaluation import protocols, rows, tasks
 from posx.evaluation.losses import window_losses
 from posx.evaluation.protocols import Measure, measure
 from posx.evaluation.windows import Windows, fitting, place
-from posx.study import results
+from posx.study import cost, results, speed
 
 
 def evaluate(
@@ -102,7 +102,7 @@ class _Job:
     self.extension = configs.extension(config)
     self.drawn = positions.in_evaluation(config.positions)
     self.digest = _digest(params)
-    self.seconds = self.computed = 0.0
+    self.seconds = self.computed = self.flops = 0.0
     limit = self.model.encoding.max_context
     self.context = (limit or self.trained) if limit is not None else 0
     self.refused: dict[int, str] = {}
@@ -201,6 +201,7 @@ class _Job:
     losses = window_losses(dataclasses.replace(model, window=narrow), self.params, self.tokens, windows, positions=place)
     self.seconds += time.time() - started
     self.computed += losses.size
+    self.flops += cost.forward(self.config, windows.length, window or 0) * losses.size / windows.length
     temporary = path.with_suffix(f".{os.getpid()}.tmp.npz")
     np.savez(temporary, losses=losses, about=about, starts=np.asarray(windows.starts))
     os.replace(temporary, path)
@@ -251,6 +252,7 @@ class _Job:
 
   def summary(self, names) -> None:
     speed = f"{self.computed / self.seconds:,.0f} tokens/s" if self.seconds else "all losses were there already"
+    speed.note("evaluate", self.config, self.flops, self.seconds)
     self.say(f"{len(names)} documents, the last {self.targets} tokens of each scored at every length; {speed}")
 
 

@@ -96,11 +96,19 @@ class Sizes(NamedTuple):
 def sizes(config: Any) -> Sizes:
   """The sizes that a configuration gives its decoder."""
   m, dims, gelu = config.model, configs.dims(config), config.model.mlp == "gelu"
-  vocab = config.data.vocab_size if config.data.tokenizer == "sentencepiece" else 256
+  vocab = _vocabulary(config.data)
   hidden = m.mlp_dim or (4 * m.model_dim if gelu else -(-8 * m.model_dim // 96) * 32)
   return Sizes(
     vocab, m.num_layers, m.model_dim, m.num_heads, m.num_kv_heads or m.num_heads, dims.head_dim, hidden, hidden if gelu else 2 * hidden
   )
+
+
+def _vocabulary(data: Any) -> int:
+  from posx.data import synthetic
+
+  if synthetic.is_task(data.name):
+    return len(synthetic.find(data.name).symbols)
+  return data.vocab_size if data.tokenizer == "sentencepiece" else 256
 
 
 def learned(config: Any) -> int:

@@ -23,7 +23,9 @@ from posx.config import ConfigDict
 from posx.errors import PosxError, Stopped, UserError
 from posx.metrics import Writer
 from posx.rundir import RunDir
-from posx.training import optimiser, report, update
+from posx.study import cost, speed
+from posx.training import follow, optimiser, report, update
+from posx.training import mesh as meshes
 
 VALIDATION_BATCHES = 8
 
@@ -51,7 +53,7 @@ def train(config: ConfigDict, workdir: str | Path, *, init_from: str = "", corpu
   """
   from posx import data, decoder
 
-  mesh = update.make_mesh()
+  mesh = meshes.make(config.train.mesh)
   update.check_batch(config, mesh)
   corpus = data.load(config.data, "train") if corpus is None else corpus
   if config.train.eval_every and validation is None:
@@ -59,7 +61,7 @@ def train(config: ConfigDict, workdir: str | Path, *, init_from: str = "", corpu
   model = decoder.from_config(config, corpus.vocab_size)
   params, source = _source(init_from, model, config) if init_from else (None, {"init_from": ""})
 
-  with RunDir(workdir) as run, _Signals() as signals:
+  with follow.quiet(), follow.rundir(workdir) as run, _Signals() as signals:
     run.acquire(config, {**source, **_surroundings()})
     with run.recording():
       _Trainer(config, run, model, mesh, corpus, validation, signals).run(params)
@@ -88,13 +90,13 @@ class _Trainer:
   def __init__(self, config: ConfigDict, run: RunDir, model: Any, mesh: Any, corpus: Any, validation: Any, signals: _Signals):
     self.signals = signals
     self.config, self.folder, self.model, self.mesh, self.corpus, self.validation = config, run, model, mesh, corpus, validation
-    self.checkpoints = Checkpoints(run.checkpoints)
+    self.checkpoints = Checkpoints(run.checkpoints, writable=follow.leads())
     self._held_out: list[update.Batch] = []
     self._mean_loss: Callable | None = None
 
   def run(self, params: Any) -> None:
     steps = self.config.train.steps
-    start = self.checkpoints.latest()
+    start = follow.agreed(self.checkpoints.latest())
     if start == steps:
       if self.folder.status().get("state") != "done":
         self.folder.update(state="done", step=steps, steps=steps)
@@ -106,7 +108,7 @@ class _Trainer:
     else:
       state = update.initial(self.model, self.config, self.mesh)
       if params is not None:
-        state = state._replace(params=update.replicate(params, self.mesh))
+        state = state._replace(params=meshes.put(params, self.mesh))
         # With step 0 on the disk a resume need not find the other run again.
         self._save(0, state)
     print(report.summary(state.params, self.config, self.folder.path, start or 0), flush=True)
@@ -119,11 +121,13 @@ class _Trainer:
       raise UserError(f"the text is not that of step {step} of {self.folder.path} (fingerprint {was}, now {now}); give another --workdir")
     what, like = f"checkpoint {self.folder.checkpoints / str(step)}", update.shapes(self.model, self.config)
     parts = {name: unflatten(getattr(like, name), flat[name], what) for name in ("params", "optimizer")}
-    return update.replicate(update.State(**parts), self.mesh)
+    return meshes.put(update.State(**parts), self.mesh)
 
   def _save(self, step: int, state: update.State) -> None:
     data = {"fingerprint": self.corpus.fingerprint, "seed": self.config.seed, "step": step}
-    self.checkpoints.save(step, state.params, state.optimizer, self.config, data)
+    params, optimizer = meshes.on_host((state.params, state.optimizer))
+    if follow.leads():
+      self.checkpoints.save(step, params, optimizer, self.config, data)
     self.folder.update(step=step)
 
   def _batch(self, corpus: Any, seed: int, step: int, drawn: str) -> update.Batch:
@@ -132,7 +136,7 @@ class _Trainer:
     train = self.config.train
     batch = data.batch(corpus, seed=seed, step=step, batch_size=train.batch_size, length=train.length, packing=self.config.data.packing)
     batch = positions.in_batch(batch, drawn, self.config.positions, seed=seed, first=step * train.batch_size)
-    return update.place(batch, self.mesh, train.accumulate)
+    return meshes.place(follow.flags(batch, bool(self.signals.received)), self.mesh, train.accumulate)
 
   def _batches(self, start: int) -> Iterator[tuple[int, update.Batch]]:
     """Batches of the steps from `start` on; the next one is made and sent to the devices while one is in use."""
@@ -147,14 +151,14 @@ class _Trainer:
 
   def _loop(self, state: update.State, start: int) -> None:
     train, began = self.config.train, time.perf_counter()
-    writer, progress = Writer(self.folder.path, start), report.Progress(self.config, start)
+    writer, progress = follow.writer(self.folder.path, start), report.Progress(self.config, start)
     step_function, waiting = None, None
     with contextlib.closing(writer), contextlib.closing(progress):
       for step, batch in self._batches(start):
         if step_function is None:
           step_function = self._compiled(state, batch, progress)
         state, metrics = step_function(state, batch)
-        done, stop = step + 1, self.signals.received
+        done, stop = step + 1, follow.stops(self.signals.received, waiting and waiting[1])
         # Numbers of a step are read while the next one runs, so that the devices never wait for the host.
         if waiting is not None:
           self._finish(*waiting, writer, progress)
@@ -174,8 +178,16 @@ class _Trainer:
         if stop and not last:
           raise Stopped(f"stopped at step {done} of {train.steps} by {stop}, checkpoint saved; run the same command again to go on")
     self.folder.update(state="done", step=train.steps, eta_s=0.0)
+    self._note_speed(progress)
     print(f"done: {train.steps} steps in {report.duration(time.perf_counter() - began)}")
     print(f"next: python -m experiments.evaluate --workdir={self.folder.path} --lengths={','.join(map(str, self.config.eval.lengths))}")
+
+  def _note_speed(self, progress: report.Progress) -> None:
+    """Keeps how fast it was, for the estimates of later studies."""
+    steps, seconds = progress.timed()
+    if follow.leads():
+      flops = 3 * cost.forward(self.config, self.config.train.length) * self.config.train.batch_size * steps
+      speed.note("train", self.config, flops, seconds, jax.device_count())
 
   def _compiled(self, state: update.State, batch: update.Batch, progress: report.Progress) -> Callable:
     began = time.perf_counter()

@@ -34,7 +34,7 @@ def summary(params: Any, config: ConfigDict, folder: Any, start: int) -> str:
   decayed: dict[bool, list[str]] = {True: [], False: []}
   for path, _ in sizes:
     decayed[optimiser.decays(path.split("/"))].append(path.removeprefix("params/"))
-  devices = jax.local_devices()
+  devices = jax.devices()
   lines = {
     "run": f"{folder} ({f'resumed after step {start}' if start else 'new'})",
     "encoding": repr(encoding(config)),
@@ -51,14 +51,18 @@ class Progress:
   """A bar on a terminal, else a line every `log_every` steps; times the steps after the first, which may still warm up."""
 
   def __init__(self, config: ConfigDict, start: int):
-    self._train, self._start, self._first = config.train, start, 0
-    self._clock = 0.0
+    self._train, self._start, self._first, self._last = config.train, start, 0, 0
+    self._clock = self._seconds = 0.0
     self._told = False
     self._bar: Any = None
     if sys.stderr.isatty():
       from tqdm import tqdm
 
       self._bar = tqdm(total=self._train.steps, initial=start, unit="step", dynamic_ncols=True)
+
+  def timed(self) -> tuple[int, float]:
+    """(steps since the first finished one, the seconds they took)."""
+    return max(self._last - self._first, 0), self._seconds
 
   def speed(self, step: int) -> float | None:
     """Tokens per second since the first finished step; None before there is a second."""
@@ -82,6 +86,7 @@ class Progress:
     """Notes that `step` is done."""
     if not self._first:
       self._first, self._clock = step, time.perf_counter()
+    self._last, self._seconds = step, time.perf_counter() - self._clock
     if self._bar is not None:
       self._bar.update(step - self._bar.n)
       self._bar.set_postfix_str(f"loss {loss:.3f}, {self.speed(step) or 0:,.0f} tokens/s", refresh=False)

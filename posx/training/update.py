@@ -1,4 +1,4 @@
-"""One update of the parameters, on all local devices: every device has the parameters and its share of the batch."""
+"""One update of the parameters, on all devices of a mesh: each has its share of the batch and its piece of the parameters."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from posx.config import ConfigDict
 from posx.errors import UserError
+from posx.training import mesh as meshes
 from posx.training import optimiser
+from posx.training.follow import STOP
 
 Batch = Mapping[str, Any]
 
@@ -26,24 +27,12 @@ class State(NamedTuple):
   optimizer: Any
 
 
-def make_mesh() -> jax.sharding.Mesh:
-  """All local devices in one row called 'data'."""
-  devices = jax.local_devices()
-  return jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
-
-
-def check_batch(config: ConfigDict, mesh: jax.sharding.Mesh) -> None:
+def check_batch(config: ConfigDict, mesh: Mesh) -> None:
   """Raises UserError unless every device gets as many rows of every slice of the batch."""
   train = config.train
   if train.batch_size % (train.accumulate * mesh.size):
     slices = f" x accumulate={train.accumulate}" if train.accumulate > 1 else ""
     raise UserError(f"config.train.batch_size={train.batch_size} must be divisible by {mesh.size} devices{slices}")
-
-
-def place(batch: Batch, mesh: jax.sharding.Mesh, accumulate: int) -> Batch:
-  """Arrays [b, ...] on the host -> [accumulate, b / accumulate, ...] on the devices, rows shared out."""
-  sliced = {name: np.reshape(x, (accumulate, -1, *np.shape(x)[1:])) for name, x in batch.items()}
-  return jax.device_put(sliced, NamedSharding(mesh, P(None, "data")))
 
 
 def _loss_sum(model: Any, params: Any, batch: Batch) -> jax.Array:
@@ -52,41 +41,53 @@ def _loss_sum(model: Any, params: Any, batch: Batch) -> jax.Array:
   return jnp.sum(losses * batch["weights"])
 
 
-def _shared(function: Callable, mesh: jax.sharding.Mesh) -> Callable:
+def _shared(function: Callable, mesh: Mesh, cuts: Any, out: Any) -> Callable:
   # Attention kernels are opaque to XLA's partitioner, which would gather the batch; mapped by hand they never see it.
-  # The result is a sum over devices, made with psum inside.
-  return jax.shard_map(function, mesh=mesh, in_specs=(P(), P(None, "data")), out_specs=P(), check_vma=False)
+  # The result is a sum over devices, made inside.
+  return jax.shard_map(function, mesh=mesh, in_specs=(cuts, P(None, meshes.AXES)), out_specs=out, check_vma=False)
 
 
-def gradients(model: Any, mesh: jax.sharding.Mesh) -> Callable[[Any, Batch], tuple[jax.Array, Any]]:
-  """(params, placed batch) -> (mean loss over the weighted tokens of the whole batch, its gradient).
+def gradients(model: Any, mesh: Mesh) -> Callable[[Any, Batch], tuple[jax.Array, Any]]:
+  """(params, placed batch) -> (mean loss over the weighted tokens of the whole batch, its gradient, cut like the parameters).
 
   Slices are summed before the division by the weight of the whole batch, so slicing changes nothing but rounding.
   """
 
   def function(params, batch):
-    def add(total, piece):
-      return jax.tree.map(jnp.add, total, jax.value_and_grad(lambda p: _loss_sum(model, p, piece))(params)), None
+    cuts = meshes.specs(params, mesh)
 
-    zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
-    total, _ = jax.lax.scan(add, zero, batch)
-    weight = jax.lax.psum(jnp.sum(batch["weights"]), "data")
-    return jax.tree.map(lambda x: jax.lax.psum(x, "data") / weight, total)
+    def local(params, batch):
+      def add(total, piece):
+        loss = lambda p: _loss_sum(model, meshes.gather(p, cuts), piece)
+        return jax.tree.map(jnp.add, total, jax.value_and_grad(loss)(params)), None
 
-  return _shared(function, mesh)
+      zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
+      (loss, slope), _ = jax.lax.scan(add, zero, batch)
+      loss, weight = jax.lax.psum((loss, jnp.sum(batch["weights"])), meshes.AXES)
+      return jax.tree.map(lambda x: x / weight, (loss, meshes.add_up(slope, cuts)))
+
+    return _shared(local, mesh, cuts, (P(), cuts))(params, {name: x for name, x in batch.items() if name != STOP})
+
+  return function
 
 
-def mean_loss(model: Any, mesh: jax.sharding.Mesh) -> Callable[[Any, Batch], tuple[jax.Array, jax.Array]]:
+def mean_loss(model: Any, mesh: Mesh) -> Callable[[Any, Batch], tuple[jax.Array, jax.Array]]:
   """Compiled (params, placed batch) -> (sum of the weighted losses, sum of the weights)."""
 
   def function(params, batch):
-    sums = jax.lax.map(lambda piece: _loss_sum(model, params, piece), batch)
-    return jax.lax.psum((jnp.sum(sums), jnp.sum(batch["weights"])), "data")
+    cuts = meshes.specs(params, mesh)
 
-  return jax.jit(_shared(function, mesh))
+    def local(params, batch):
+      params = meshes.gather(params, cuts)
+      sums = jax.lax.map(lambda piece: _loss_sum(model, params, piece), batch)
+      return jax.lax.psum((jnp.sum(sums), jnp.sum(batch["weights"])), meshes.AXES)
+
+    return _shared(local, mesh, cuts, P())(params, batch)
+
+  return jax.jit(function)
 
 
-def make_update(model: Any, config: ConfigDict, mesh: jax.sharding.Mesh) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
+def make_update(model: Any, config: ConfigDict, mesh: Mesh) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
   """Compiled (state, placed batch) -> (state, metrics); the old state is given up (donated)."""
   gradient, rule = gradients(model, mesh), optimiser.make(config.train)
 
@@ -99,9 +100,12 @@ def make_update(model: Any, config: ConfigDict, mesh: jax.sharding.Mesh) -> Call
       "gradient_norm": optax.tree.norm(slope),
       "parameter_norm": optax.tree.norm(params),
     }
+    if STOP in batch:
+      metrics[STOP] = jnp.sum(batch[STOP])
     return State(params, optimizer), metrics
 
-  return jax.jit(update, donate_argnums=0, out_shardings=NamedSharding(mesh, P()))
+  out = (meshes.shardings(shapes(model, config), mesh), NamedSharding(mesh, P()))
+  return jax.jit(update, donate_argnums=0, out_shardings=out)
 
 
 def _start(model: Any, config: ConfigDict) -> Callable[[jax.Array], State]:
@@ -112,16 +116,12 @@ def _start(model: Any, config: ConfigDict) -> Callable[[jax.Array], State]:
   return start
 
 
-def initial(model: Any, config: ConfigDict, mesh: jax.sharding.Mesh) -> State:
-  """Fresh parameters from config.seed and the optimiser's first state, on every device."""
-  return jax.jit(_start(model, config), out_shardings=NamedSharding(mesh, P()))(jax.random.key(config.seed))
+def initial(model: Any, config: ConfigDict, mesh: Mesh) -> State:
+  """Fresh parameters from config.seed and the optimiser's first state, the same for any mesh."""
+  out = meshes.shardings(shapes(model, config), mesh)
+  return jax.jit(_start(model, config), out_shardings=out)(jax.random.key(config.seed))
 
 
 def shapes(model: Any, config: ConfigDict) -> State:
   """Shapes and dtypes of the state, without computing it."""
   return jax.eval_shape(_start(model, config), jax.random.key(0))
-
-
-def replicate(tree: Any, mesh: jax.sharding.Mesh) -> Any:
-  """Host arrays -> the same on every device."""
-  return jax.device_put(tree, NamedSharding(mesh, P()))

@@ -130,6 +130,7 @@ def test_all_documents_are_not_known_before_the_text_is():
 def test_memory_is_about_what_the_compiler_allocates():
   import jax
 
+  from posx.training import mesh as meshes
   from posx.training import update
 
   config = load("rope", model__num_layers=4, train__batch_size=8)
@@ -137,7 +138,7 @@ def test_memory_is_about_what_the_compiler_allocates():
   shape = (t.accumulate, t.batch_size // t.accumulate, t.length)
   batch = {n: jax.ShapeDtypeStruct(shape, d) for n, d in (("tokens", "int32"), ("targets", "int32"), ("weights", "float32"))}
   model = decoder.from_config(config, 256)
-  compiled = update.make_update(model, config, update.make_mesh()).lower(update.shapes(model, config), batch).compile()
+  compiled = update.make_update(model, config, meshes.make()).lower(update.shapes(model, config), batch).compile()
   found = compiled.memory_analysis()
   real = found.temp_size_in_bytes + found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
   assert 0.7 < real / cost.train_bytes(config) < 1.5
