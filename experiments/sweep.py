@@ -2,6 +2,8 @@
 
     python -m experiments.sweep --config=configs/sweeps/quickstart.py --workdir=DIR [--workers=N] [--only=GLOB] [--dry_run]
                                 [--config.train.steps=100 ...]
+    python -m experiments.sweep --config=... --workdir=DIR --launcher=slurm [--threads=CORES] [--workers=AT_ONCE]
+                                [--slurm.partition=gpu --slurm.gpus_per_node=1 --slurm.time=240 ...]   (names as in submitit)
 
 Results go to DIR: runs/NAME (a run folder each), logs/NAME.txt, results.jsonl (all rows), table.txt, figures/. The same
 command continues a study that was stopped and retries what failed. Ctrl-C stops it in order.
@@ -20,14 +22,14 @@ from posx.errors import UserError, unknown
 if TYPE_CHECKING:
   from posx.study.sweep import Run
 
-LAUNCHERS = ("local",)
+LAUNCHERS = ("local", "slurm")
 
 
 def main(argv: Sequence[str]) -> int:
   parser = cli.Parser(prog="python -m experiments.sweep", description=__doc__)
   parser.add_argument("--config", required=True, metavar="FILE.py", help="the sweep; --config.FIELD=VALUE sets a field of all its runs")
   parser.add_argument("--workdir", required=True, metavar="DIR", help="folder of the study; made if need be")
-  parser.add_argument("--launcher", default="local", help="where runs go: local (processes on this machine)")
+  parser.add_argument("--launcher", default="local", help="where runs go: local (processes on this machine) or slurm (a job array)")
   parser.add_argument(
     "--workers", type=int, default=None, metavar="N", help="processes at a time; by default one a GPU, or cores / threads"
   )
@@ -35,9 +37,13 @@ def main(argv: Sequence[str]) -> int:
   parser.add_argument("--only", default="*", metavar="GLOB", help="only the runs whose name fits, e.g. 'rope*'")
   parser.add_argument("--dry_run", action="store_true", help="show the runs, what each costs and what is done of it; write nothing")
   overrides, rest = cli.split_overrides(argv, "config")
+  slurm_options, rest = cli.split_overrides(rest, "slurm")
   args = parser.parse_args(rest)
   if args.launcher not in LAUNCHERS:
     raise UserError(unknown("launcher", args.launcher, LAUNCHERS))
+  remote = args.launcher == "slurm"
+  if slurm_options and not remote:
+    raise UserError(f"--slurm.{slurm_options[0]} is for --launcher=slurm")
 
   from posx import late
   from posx.study import launch, slots, sweep
@@ -45,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
   folder = Path(args.workdir)
   if folder.exists() and not folder.is_dir():
     raise UserError(f"--workdir={folder} is a file; give a folder")
-  places = slots.divide(args.workers, args.threads)
+  places = slots.divide(None if remote else args.workers, 1 if remote else args.threads)
   with late.importing():
     runs = sweep.expand(args.config, dict(o.split("=", 1) for o in overrides), sweep.read_known(folder))
     chosen = [run for run in runs if fnmatch.fnmatchcase(run.name, args.only)]
@@ -54,18 +60,31 @@ def main(argv: Sequence[str]) -> int:
     if args.dry_run:
       from posx.study import plan, speed
 
-      where = speed.hardware(len(places[0].cores))
-      print(plan.plan(launch.jobs(chosen, folder), len(places), where, speed.rows()))
+      kept = speed.rows()
+      where, workers = speed.hardware(len(places[0].cores)), len(places)
+      if remote:  # the nodes are not this machine: what was timed last is the best guess
+        where, workers = kept[-1]["hardware"] if kept else "nodes that were not timed yet", args.workers or len(chosen)
+      print(plan.plan(launch.jobs(chosen, folder), workers, where, kept, remote))
       return 0
 
   from posx.study import compare, watch
 
+  if remote:
+    from posx.study import slurm
+
+    # Before anything is written, so that a cluster that is not there leaves nothing behind.
+    executor = slurm.executor(folder / "slurm", dict(o.split("=", 1) for o in slurm_options), args.workers, args.threads)
   with launch.owned(folder):
     sweep.write(folder, args.config, runs)
     prepare(chosen)
     jobs = launch.jobs(chosen, folder)
-    print(f"{len(jobs)} runs, {len(places)} at a time, in {folder}", flush=True)
-    launch.launch(jobs, folder, places, watch.view(len(places), folder))
+    if remote:
+      slurm.submit(jobs, folder, executor)
+      print(f"{len(jobs)} runs, in the queue of Slurm, in {folder}", flush=True)
+      slurm.watch(jobs, folder, watch.view(args.workers or len(jobs), folder))
+    else:
+      print(f"{len(jobs)} runs, {len(places)} at a time, in {folder}", flush=True)
+      launch.launch(jobs, folder, places, watch.view(len(places), folder))
   failed = [job for job in jobs if job.state != "done"]
   if any(job.state == "done" for job in jobs):
     print()

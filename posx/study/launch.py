@@ -137,7 +137,7 @@ def launch(todo: Sequence[Job], folder: str | os.PathLike, places: Sequence[Slot
   free = list(places)
   for job in todo:
     collect(job, folder)
-  with _signals() as stop:
+  with signals() as stop:
     try:
       while queue or any(job.process for job in todo):
         if stop:
@@ -161,7 +161,7 @@ def launch(todo: Sequence[Job], folder: str | os.PathLike, places: Sequence[Slot
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
+def signals() -> Iterator[list[int]]:
   """A list that fills with the signals that ask to stop."""
   got: list[int] = []
   if threading.current_thread() is not threading.main_thread():
@@ -203,7 +203,7 @@ def _poll(job: Job) -> bool:
   if code == 0 and worker.finished(job.folder, job.run.settings):
     job.state, job.phase, job.error = "done", "", ""
     return True
-  job.error = _last_line(job.log, job.said) if code >= 0 else f"killed by {signal.Signals(-code).name}"
+  job.error = last_line(job.log, job.said) if code >= 0 else f"killed by {signal.Signals(-code).name}"
   job.error = job.error or f"exit code {code}" if code else "ended without its results"
   again = job.tries < 2 and code not in FINAL
   job.state = "queued" if again else "stopped" if code == 75 else "failed"
@@ -216,7 +216,8 @@ def _release(job: Job) -> Slot:
   return slot
 
 
-def _last_line(path: Path, start: int) -> str:
+def last_line(path: Path, start: int) -> str:
+  """The last words of a log that has grown since it had `start` bytes."""
   with open(path, "rb") as file:
     file.seek(max(start, path.stat().st_size - 8192))
     lines = file.read().decode(errors="replace").replace("\r", "\n").splitlines()

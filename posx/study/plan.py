@@ -34,7 +34,7 @@ def short(number: float | None, unit: str = "") -> str:
   return f"{number:.3g}{unit}"
 
 
-def plan(jobs: Sequence[Job], workers: int, where: str, kept: Sequence[speed.Row]) -> str:
+def plan(jobs: Sequence[Job], workers: int, where: str, kept: Sequence[speed.Row], remote: bool = False) -> str:
   """The runs as a table: name, the fields that differ, what each costs, state; then the whole.
 
   Args:
@@ -42,6 +42,7 @@ def plan(jobs: Sequence[Job], workers: int, where: str, kept: Sequence[speed.Row
     workers: how many run at a time.
     where: the hardware of a worker, as `speed.hardware` names it.
     kept: what was timed before.
+    remote: the workers are on other machines, whose memory is not known.
   """
   resolved = [configs.from_json(json.dumps(job.run.settings)) for job in jobs]
   costs = [cost.cost(config) for config in resolved]
@@ -61,7 +62,7 @@ def plan(jobs: Sequence[Job], workers: int, where: str, kept: Sequence[speed.Row
     for row in rows
   ]
   return "\n".join(
-    [*(line.rstrip() for line in lines), "", *_whole(jobs, costs, times, workers, where), *FORMULA, *_why(resolved, costs, times)]
+    [*(line.rstrip() for line in lines), "", *_whole(jobs, costs, times, workers, where, remote), *FORMULA, *_why(resolved, costs, times)]
   )
 
 
@@ -77,7 +78,9 @@ def _state(job: Job) -> str:
   return job.state if job.state == "done" or not job.status else f"{job.status['state']} at {job.status['step']}"
 
 
-def _whole(jobs: Sequence[Job], costs: Sequence[cost.Cost], times: Sequence[speed.Estimate], workers: int, where: str) -> list[str]:
+def _whole(
+  jobs: Sequence[Job], costs: Sequence[cost.Cost], times: Sequence[speed.Estimate], workers: int, where: str, remote: bool
+) -> list[str]:
   """The sums over what is not done, and whether it fits into the memory."""
   todo = [i for i, job in enumerate(jobs) if job.state != "done"]
   hours = [times[i].hours for i in todo]
@@ -90,7 +93,7 @@ def _whole(jobs: Sequence[Job], costs: Sequence[cost.Cost], times: Sequence[spee
   tests = None if None in evaluated else sum(e for e in evaluated if e is not None)
   flops = f"{short(sum(costs[i].train_flops for i in todo))} + {short(tests)} FLOPs"
   lines = [f"{len(jobs)} runs, {len(todo)} to do: {flops}, {said} with {at_once} at a time on {where}"]
-  whole, needed = speed.memory(), sum(sorted((costs[i].memory for i in todo), reverse=True)[:at_once])
+  whole, needed = None if remote else speed.memory(), sum(sorted((costs[i].memory for i in todo), reverse=True)[:at_once])
   if whole is not None and needed > whole:
     lines.append(
       f"{at_once} at a time may need {short(needed, 'B')}, this machine has {short(whole, 'B')}: lower --workers, or raise train.accumulate"

@@ -8,6 +8,7 @@ killed leaves nothing behind.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -19,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posx import cli
+from posx import cli, hosts
 from posx.errors import BusyError, Stopped, UserError
 from posx.evaluation.windows import fitting
 from posx.files import read_json, write_atomic
@@ -119,7 +120,8 @@ def main(argv: Sequence[str]) -> int:
   args = parser.parse_args(rest)
   watch_parent()
   signal.signal(signal.SIGTERM, _stop)
-  with hold(Path(args.workdir)):
+  # Of the processes of a run on several hosts the first has the lock, and evaluates.
+  with hold(Path(args.workdir)) if hosts.rank() == 0 else contextlib.nullcontext():
     return _work(args.config, args.workdir, overrides)
 
 
@@ -139,6 +141,8 @@ def _work(config: str, workdir: str, overrides: Sequence[str]) -> int:
     code = train.main([f"--config={config}", f"--workdir={workdir}", *kept])
     if code:
       return code
+  if hosts.rank():
+    return 0
   refused = []
   for request in requests(settings):
     if request not in answered(workdir):
