@@ -140,26 +140,27 @@ class _Job:
     elif self.context and length > self.context:
       made = self._rows(length, "", self._fed(length, self.context), reference)
     else:
-      made = self._rows(length, "", self._picked(*self._full(self.model, length), buckets=True), reference)
+      made = self._rows(length, "", self._picked(*self._full(self.model, length), by_position=True), reference)
     if self.model.encoding != self.plain.encoding:
       return made
     if "truncate" in controls:
       made += self._rows(length, "truncate", self._reference(length), reference)
     if "window" in controls and length not in self.refused and self.drawn in positions.GAPLESS:
-      made += self._rows(length, "window", self._picked(*self._full(self.plain, length, window=self.trained), buckets=True), reference)
+      made += self._rows(length, "window", self._picked(*self._full(self.plain, length, window=self.trained), by_position=True), reference)
     return made
 
   def _full(self, model, length: int, window: int | None = None):
     """(losses, windows) at a length, with attention limited to `window` tokens or not."""
     windows = place(self.total, length, min(self.config.eval.stride or length, length), self.targets)
-    return self._losses(model, windows, None if window and length <= window else window), windows
+    scored = 0 if self.config.eval.buckets else _needed(windows, self.config.eval.last_k)
+    return self._losses(model, windows, None if window and length <= window else window, scored), windows
 
-  def _picked(self, losses: np.ndarray, windows: Windows, buckets: bool = False) -> list[Picked]:
+  def _picked(self, losses: np.ndarray, windows: Windows, by_position: bool = False) -> list[Picked]:
     """What every protocol takes out of the losses, and the tokens that these losses are of."""
     targets, k = windows.cut(self.tokens), self.config.eval.last_k
     both = zip(rows.selections(losses, windows, k), rows.selections(targets, windows, k), strict=True)
     picked = [Picked(protocol, found, scored) for (protocol, found), (_, scored) in both]
-    if buckets:
+    if by_position and self.config.eval.buckets:
       parts = protocols.buckets(losses, windows), protocols.buckets(targets, windows)
       picked += [Picked({"protocol": "bucket", "bucket": f"{a}-{b}"}, parts[0][a, b], parts[1][a, b]) for a, b in parts[0]]
     return picked
@@ -167,7 +168,7 @@ class _Job:
   def _fed(self, length: int, context: int) -> list[Picked]:
     """The plain model that is only ever fed its last tokens: `context` of them, or at least 7/8 of that, before each target."""
     windows = place(self.total, context, max(1, context // 8), max(self.targets, self.config.eval.last_k))
-    whole = protocols.sliding(self._losses(self.plain, windows, None), windows)
+    whole = protocols.sliding(self._losses(self.plain, windows, None, windows.needed), windows)
     return [
       Picked(protocol, whole[:, whole.shape[1] - n :], self.tokens[:, self.tokens.shape[1] - n :])
       for protocol in self._protocols(length)
@@ -180,7 +181,8 @@ class _Job:
       return self._picked(*self._full(self.plain, length))
     return self._fed(length, self.trained)
 
-  def _losses(self, model, windows: Windows, window: int | None) -> np.ndarray:
+  def _losses(self, model, windows: Windows, window: int | None, scored: int = 0) -> np.ndarray:
+    """Losses [documents, windows, length], kept in a file; nan but for the last `scored` of a window where that is not 0."""
     about = {
       "encoding": repr(model.encoding), "params": self.digest, "window": window, "step": self.step, "windows": dataclasses.asdict(windows),
       "tokens": protocols.target_hash(self.tokens), "data": self.corpus.fingerprint,
@@ -191,6 +193,8 @@ class _Job:
       place = lambda document, start: positions.window(
         self.drawn, self.config.positions, windows.length, "eval", self.config.seed, document, start
       )
+    if scored:
+      about["scored"] = scored
     about = json.dumps(about, sort_keys=True)
     path = self.workdir / "losses" / f"{windows.length}-{hashlib.sha256(about.encode()).hexdigest()[:16]}.npz"
     if path.exists():
@@ -198,7 +202,7 @@ class _Job:
         return kept["losses"]
     started = time.time()
     narrow = min((w for w in (window, model.window) if w), default=None)
-    losses = window_losses(dataclasses.replace(model, window=narrow), self.params, self.tokens, windows, positions=place)
+    losses = window_losses(dataclasses.replace(model, window=narrow), self.params, self.tokens, windows, positions=place, scored=scored)
     self.seconds += time.time() - started
     self.computed += losses.size
     self.flops += cost.forward(self.config, windows.length, window or 0) * losses.size / windows.length
@@ -251,9 +255,9 @@ class _Job:
     }
 
   def summary(self, names) -> None:
-    speed = f"{self.computed / self.seconds:,.0f} tokens/s" if self.seconds else "all losses were there already"
+    pace = f"{self.computed / self.seconds:,.0f} tokens/s" if self.seconds else "all losses were there already"
     speed.note("evaluate", self.config, self.flops, self.seconds)
-    self.say(f"{len(names)} documents, the last {self.targets} tokens of each scored at every length; {speed}")
+    self.say(f"{len(names)} documents, the last {self.targets} tokens of each scored at every length; {pace}")
 
 
 def _fit(settings, asked: Mapping[str, Any], say: Callable[[str], None]) -> None:
@@ -275,6 +279,13 @@ def _check_text(config, trained) -> None:
       f"the model reads pieces of {trained.data.name!r}, and another text would get pieces of its own; "
       "evaluate on its own data, or train with data.tokenizer=bytes"
     )
+
+
+def _needed(windows: Windows, last_k: int) -> int:
+  """How many of a window's last losses the protocols other than the buckets take."""
+  steps = windows.length // windows.stride
+  coarse = windows.every(steps)[0].needed if steps * windows.stride == windows.length else 0
+  return max(windows.needed, coarse, min(last_k, windows.length))
 
 
 def _digest(tree) -> int:
