@@ -119,7 +119,8 @@ def test_dry_run_says_hours_once_a_run_was_timed(tmp_path, sweep_file, capsys, m
 @pytest.mark.parametrize(
   "argv, message",
   [
-    (["--launcher=slurm"], "unknown launcher 'slurm'; known: local"),
+    (["--launcher=cloud"], "unknown launcher 'cloud'; known: local, slurm"),
+    (["--slurm.partition=gpu"], "--slurm.partition=gpu is for --launcher=slurm"),
     (["--only=t5*"], "--only='t5*' fits none of the runs: alibi-seed=0, alibi-seed=1"),
     (["--workers=0"], "--workers and --threads must be at least 1"),
     (["--wrokers=2"], "unrecognized arguments: --wrokers=2"),
