@@ -29,6 +29,9 @@ def main(argv: Sequence[str]) -> int | None:
     "--stride", metavar="N", help="distance of windows; 0: they do not overlap. Less than the length adds the sliding protocol"
   )
   parser.add_argument("--last_k", metavar="K", help="tokens of the last-k protocol; 0 leaves it out")
+  parser.add_argument(
+    "--buckets", metavar="true|false", help="losses by position, which take those of whole windows; without them a long one takes less time"
+  )
   parser.add_argument("--positions", metavar="NAME", help="consecutive, or how they are drawn; default: positions.eval of the run")
   parser.add_argument("--controls", metavar="A,B", help="window, truncate, both, or 'none'")
   parser.add_argument(
@@ -46,7 +49,9 @@ def main(argv: Sequence[str]) -> int | None:
   runtime.setup()
   from posx.evaluation import run
 
-  changed = {name: getattr(options, name) for name in ("lengths", "split", "documents", "targets", "stride", "last_k", "controls")}
+  changed = {
+    name: getattr(options, name) for name in ("lengths", "split", "documents", "targets", "stride", "last_k", "buckets", "controls")
+  }
   changed = {f"eval.{name}": value for name, value in changed.items() if value is not None}
   if changed.get("eval.controls") == "none":
     changed["eval.controls"] = ""
