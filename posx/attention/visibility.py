@@ -31,9 +31,7 @@ def narrowed(window: int | None, own: tuple[int | None, int]) -> int | Sight | N
   return Sight(min(widths), own[1]) if own[1] else min(widths)
 
 
-def visible(
-  q_pos, k_pos, *, causal: bool = True, window: int | Sight | None = None, q_segments: Any = None, k_segments: Any = None
-):
+def visible(q_pos, k_pos, *, causal: bool = True, window: int | Sight | None = None, q_segments: Any = None, k_segments: Any = None):
   """Boolean [..., t, u]: may query i see key j?
 
   Args:

@@ -14,10 +14,10 @@ from posx.encodings.base import Arrays, Dims, Encoding
 from posx.errors import UserError
 
 
-def _past_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
+def past_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
   """Bucket of each distance 0 .. max_distance, int32; exact, because integers decide the boundaries.
 
-  Bucket e + k begins at the least n with n >= e (M/e)^(k/(B-e)), that is n^(B-e) e^k >= M^k e^(B-e).
+  For `num_buckets` of the past alone. Bucket e + k begins at the least n with n >= e (M/e)^(k/(B-e)), that is n^(B-e) e^k >= M^k e^(B-e).
   """
   exact, steps = num_buckets // 2, num_buckets - num_buckets // 2
   buckets, k = [], 0
@@ -65,11 +65,33 @@ def bucket(distance: Int[Array, "*tu"], *, num_buckets: int = 32, max_distance: 
   distance = jnp.asarray(distance)
   if not jnp.issubdtype(distance.dtype, jnp.integer):
     distance = jnp.floor(distance)
-  distance = distance.astype(jnp.int32)
-  past = jnp.asarray(_past_buckets(num_buckets if causal else num_buckets // 2, max_distance))
+  side = num_buckets if causal else num_buckets // 2
+  return _look_up(jnp.asarray(past_buckets(side, max_distance)), distance.astype(jnp.int32), side, causal)
+
+
+def _look_up(past: Int[Array, " m"], distance: Int[Array, "*tu"], side: int, causal: bool) -> Int[Array, "*tu"]:
+  """Buckets of whole distances; `past` has those of 0, 1, ... and its last serves all further ones."""
   if causal:
-    return past[jnp.clip(distance, 0, max_distance)]
-  return past[jnp.minimum(jnp.abs(distance), max_distance)] + jnp.where(distance < 0, num_buckets // 2, 0)
+    return past[jnp.clip(distance, 0, past.shape[0] - 1)]
+  return past[jnp.minimum(jnp.abs(distance), past.shape[0] - 1)] + jnp.where(distance < 0, side, 0)
+
+
+def read(table: Float[Array, " n"], distance: Num[Array, "*tu"], past: Int[Array, " m"], causal: bool) -> Float[Array, "*tu"]:
+  """One head's bias: its table's entry for the bucket; a fraction mixes its two whole neighbours linearly.
+
+  Args:
+    table: one number per bucket, in logits.
+    distance: i - j, in tokens.
+    past: bucket of each distance 0, 1, ...; the last serves all further ones (see `past_buckets`).
+    causal: whether only the past is told apart.
+  """
+  side = table.shape[0] if causal else table.shape[0] // 2
+  at = lambda whole: jnp.take(table, _look_up(past, whole.astype(jnp.int32), side, causal), mode="clip")
+  if jnp.issubdtype(distance.dtype, jnp.integer):
+    return at(distance)
+  below = jnp.floor(distance)
+  part = distance - below
+  return (1 - part) * at(below) + part * at(below + 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,13 +124,10 @@ class T5(Encoding):
     # T5's own scale: the bias starts as large as an unscaled score is.
     return {"table": jax.random.normal(key, (dims.num_heads, self.num_buckets), jnp.float32) * dims.model_dim**-0.5}
 
-  def _whole(self, p: Arrays, distance: Int[Array, "*tu"]) -> Float[Array, "*tu"]:
-    chosen = bucket(distance, num_buckets=self.num_buckets, max_distance=self.max_distance, causal=self.causal)
-    return jnp.take(p["table"], chosen, mode="clip")
+  @property
+  def side(self) -> int:
+    """Buckets of one direction."""
+    return self.num_buckets if self.causal else self.num_buckets // 2
 
   def bias(self, p: Arrays, distance: Num[Array, "*tu"]) -> Float[Array, "*tu"]:
-    if jnp.issubdtype(distance.dtype, jnp.integer):
-      return self._whole(p, distance)
-    below = jnp.floor(distance)
-    part = distance - below
-    return (1 - part) * self._whole(p, below) + part * self._whole(p, below + 1)
+    return read(p["table"], distance, jnp.asarray(past_buckets(self.side, self.max_distance)), self.causal)

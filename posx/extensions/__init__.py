@@ -31,7 +31,15 @@ CATALOGUE = catalogue.Catalogue(
     "interpolate": "positions:Interpolate",
     "self_extend": "distances:SelfExtend",
     "rerope": "distances:ReRoPE",
+    "leaky_rerope": "distances:LeakyReRoPE",
+    "dca": "distances:DCA",
+    "stretch_buckets": "buckets:StretchBuckets",
+    "window": "masks:Window",
+    "sinks": "masks:Sinks",
+    "lm_infinite": "masks:LMInfinite",
     "log_n": "logits:LogN",
+    "ssmax": "logits:SSMax",
+    "llama4": "logits:Llama4",
   },
 )
 

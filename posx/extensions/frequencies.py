@@ -14,8 +14,9 @@ import numpy as np
 from posx.encodings.base import Encoding
 from posx.encodings.rope import inverse_frequencies, proportional_frequencies
 from posx.errors import UserError
+from posx.extensions.around import Around
 from posx.extensions.base import Extension, check_factor, check_length, stretch
-from posx.extensions.positions import Around, Interpolated
+from posx.extensions.positions import Interpolated
 
 
 def ntk_base(rotary_dim: int, base: float, factor: float) -> float:
@@ -251,7 +252,9 @@ class Proportional(Frequencies):
   def extend(self, encoding: Encoding) -> Encoding:
     held = getattr(encoding, "partial", 1.0)
     if self.factor == 1 and held <= self.partial:
-      raise UserError(f"proportional with partial={self.partial} changes nothing: the encoding turns {held} of its pairs; give less, or a factor")
+      raise UserError(
+        f"proportional with partial={self.partial} changes nothing: the encoding turns {held} of its pairs; give less, or a factor"
+      )
     return super().extend(encoding)
 
   def frequencies64(self, rotary_dim: int, base: float, length: int, train_length: int) -> tuple[np.ndarray, float]:

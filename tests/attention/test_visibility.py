@@ -41,14 +41,14 @@ def test_needed_tiles_are_visited_once_and_hidden_ones_of_consecutive_positions_
     q, k = rng.integers(0, 40, t), rng.integers(0, 40, u)
   both = tile_bounds(padded(q, n), padded(k, m), (n, m), (t, u), causal=causal, window=window, q_segments=None, k_segments=None)
   seen = seen_by_definition(q, k, causal, window)
-  for bounds, seen, (n, m) in ((both[0], seen, (n, m)), (both[1], seen.T, (m, n))):
-    for a in range(-(-seen.shape[0] // n)):
+  for bounds, pairs, rows, columns in ((both[0], seen, n, m), (both[1], seen.T, m, n)):
+    for a in range(-(-pairs.shape[0] // rows)):
       at = {name: int(getattr(bounds, name)[a]) for name in ("first", "last", "full_first", "full_last", "head_first", "head_last")}
       visited = [*range(at["head_first"], at["head_last"]), *range(at["first"], at["last"])]
       assert len(set(visited)) == len(visited)
       assert at["first"] <= at["full_first"] <= at["full_last"] <= max(at["first"], at["last"])
-      for b in range(-(-seen.shape[1] // m)):
-        tile = seen[a * n : (a + 1) * n, b * m : (b + 1) * m]
+      for b in range(-(-pairs.shape[1] // columns)):
+        tile = pairs[a * rows : (a + 1) * rows, b * columns : (b + 1) * columns]
         assert b in visited or not tile.any()
         assert tile.all() or not at["full_first"] <= b < at["full_last"]
         assert tile.any() or not consecutive or b not in visited

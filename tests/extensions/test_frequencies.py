@@ -226,7 +226,7 @@ def test_proportional_keeps_the_exponents_of_the_full_width():
 
 
 def test_proportional_must_turn_fewer_pairs_than_the_encoding():
-  with pytest.raises(UserError, match="changes nothing: the encoding turns 0.5"):
+  with pytest.raises(UserError, match=r"changes nothing: the encoding turns 0\.5"):
     extensions.apply(extensions.make("proportional", partial=0.5), RoPE(partial=0.5))
   made = extensions.apply(extensions.make("proportional", partial=0.25), RoPE(partial=0.5))
   assert (made.frequencies(Dims(1, 16, 16, 64), 64)[0] > 0).sum() == 2
