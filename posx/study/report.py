@@ -6,6 +6,7 @@ No server and no network: Vega-Lite, the numbers and the styles are inside, and 
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import html
 import json
@@ -152,17 +153,23 @@ def _runs(rows: Iterable[Row]) -> dict[str, Any]:
   return {"runs": made, "differing": keys, "common": common}
 
 
+@functools.cache
+def _library() -> str:
+  """Vega, Vega-Lite and Vega-Embed as one script."""
+  try:
+    import vl_convert
+  except ImportError:
+    raise UserError("the report needs vl-convert-python, which is not installed: pip install 'posx[report]'") from None
+  return vl_convert.javascript_bundle()
+
+
 def render(data: dict[str, Any]) -> str:
   """The page.
 
   Raises:
     UserError: if the library that holds Vega-Lite is not installed.
   """
-  try:
-    import vl_convert
-  except ImportError:
-    raise UserError("the report needs vl-convert-python, which is not installed: pip install 'posx[report]'") from None
-  scripts = [vl_convert.javascript_bundle(), (_PAGE / "report.js").read_text(encoding="utf-8")]
+  scripts = [_library(), (_PAGE / "report.js").read_text(encoding="utf-8")]
   scripts = [script.replace("</script", "<\\/script") for script in scripts]
   hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts)
   policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"

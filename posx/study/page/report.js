@@ -50,89 +50,95 @@ function spell(p, value) {
 
 // Charts.
 
-function points(curves, value, x) {
-  const made = [];
+const COUNT = new Intl.NumberFormat("en");
+const FEW = 16; // curves; bands of more would hide each other
+
+// Rows for the charts by kind: plain curves, and each control. Looks and hover text are in the rows, for Vega to take as they are.
+function rowsOf(curves, value) {
+  const made = { plain: [], window: [], truncate: [] };
   for (const c of curves) {
+    const look = { label: c.label, colour: ink(c.colour), dash: c.dash.length ? c.dash : [1, 0], shape: c.shape };
     for (const p of c.points) {
       const m = measure(p, value);
-      if (!m || !(Number.isFinite(m[0]) && (!state.log || m[0] > 0))) continue;
-      made.push({
-        label: c.label, kind: c.control || "plain", x: p.x, y: m[0], low: state.log ? Math.max(m[1], m[0] / 10) : m[1], high: m[2],
-        at: p.to ? `${p.from.toLocaleString("en")} to ${p.to.toLocaleString("en")}` : p.x.toLocaleString("en"),
-        shown: spell(p, value), ratio: p.ratio === null || p.ratio === undefined ? "–" : p.ratio.toFixed(3),
-        sample: p.tokens ? `${p.tokens.toLocaleString("en")} targets, ${p.documents} documents, ${p.seeds} seed${p.seeds === 1 ? "" : "s"}` : "published",
-      });
+      if (!m || !Number.isFinite(m[0]) || (state.log && m[0] <= 0)) continue;
+      made[c.control || "plain"].push({ ...look, x: p.x, y: m[0], low: state.log ? Math.max(m[1], m[0] / 10) : m[1], high: m[2], point: p });
     }
   }
   return made;
 }
 
 // What is drawn, controls as well, with a little room; bands may be cut.
-function range(drawn) {
-  if (!drawn.length) return [1, 10];
-  const low = Math.min(...drawn.map((row) => row.y)), high = Math.max(...drawn.map((row) => row.y));
+function range(rows) {
+  if (!rows.length) return [1, 10];
+  const low = Math.min(...rows.map((row) => row.y)), high = Math.max(...rows.map((row) => row.y));
   if (!state.log) return [low - 0.04 * (high - low || low), high + 0.04 * (high - low || low)];
   const room = Math.max(1.02, (high / low) ** 0.04);
   return [low / room, high * room];
 }
 
-function spec(curves, drawn, value, xTitle, xs) {
-  const labels = curves.map((c) => c.label);
-  const scale = (range) => ({ domain: labels, range });
-  const colour = { field: "label", type: "nominal", legend: null, scale: scale(curves.map((c) => ink(c.colour))) };
-  const dash = { field: "label", type: "nominal", legend: null, scale: scale(curves.map((c) => (c.dash.length ? c.dash : [1, 0]))) };
-  const shape = { field: "label", type: "nominal", legend: null, scale: scale(curves.map((c) => c.shape)) };
+function spec(curves, rows, value, xTitle, xs) {
+  const as = (field) => ({ field, type: "nominal", scale: null, legend: null });
   const x = {
     field: "x", type: "quantitative", title: xTitle, scale: { type: "log", base: 2, nice: false },
     axis: { values: xs, labelExpr: "datum.value >= 1024 ? format(datum.value / 1024, '~r') + 'K' : format(datum.value, '~r')", labelOverlap: true },
   };
-  const y = { field: "y", type: "quantitative", title: NAMES[value], scale: { type: state.log ? "log" : "linear", domain: range(drawn), nice: false } };
-  const seen = { condition: { param: "hover", value: 1, empty: true }, value: 0.18 };
+  const domain = range([...rows.plain, ...rows.window, ...rows.truncate]);
+  const y = { field: "y", type: "quantitative", title: NAMES[value], scale: { type: state.log ? "log" : "linear", domain, nice: false } };
+  const line = { x, y, color: as("colour"), detail: { field: "label" } };
   // A layer without rows would make the scales complain.
-  const layer = (kind, ...made) => (drawn.some((row) => row.kind === kind) ? made : []);
-  const only = (kind) => [{ filter: { field: "kind", equal: kind } }];
-  const faint = (strokeDash, strokeWidth) => ({ type: "line", strokeDash, strokeWidth, opacity: 0.6, tooltip: false });
-  const layers = [
-    ...layer("truncate", { transform: only("truncate"), mark: faint([5, 3], 1.2), encoding: { x, y, color: colour } }),
-    ...layer("window", { transform: only("window"), mark: faint([1.5, 2.5], 1.4), encoding: { x, y, color: colour } }),
-    ...layer("plain",
-      { transform: only("plain"), mark: { type: "area", opacity: 0.12, tooltip: false, clip: true }, encoding: { x, y: { ...y, field: "low" }, y2: { field: "high" }, color: colour } },
-      { transform: only("plain"), mark: { type: "line", strokeWidth: 2, tooltip: false }, encoding: { x, y, color: colour, strokeDash: dash, opacity: seen } },
-      {
-        transform: only("plain"), mark: { type: "point", filled: true, size: 48, stroke: role("--page"), strokeWidth: 0.6 },
-        params: [{ name: "hover", select: { type: "point", fields: ["label"], on: "pointerover", clear: "pointerout", nearest: true } }],
-        encoding: {
-          x, y, color: colour, shape, opacity: seen,
-          tooltip: [
-            { field: "label", title: "curve" }, { field: "at", title: xTitle }, { field: "shown", title: NAMES[value] },
-            { field: "ratio", title: "ratio to truncation" }, { field: "sample", title: "from" },
-          ],
-        },
-      }),
-  ];
+  const layer = (kind, mark, encoding) => (rows[kind].length ? [{ data: { name: kind }, mark: { tooltip: null, invalid: null, ...mark }, encoding }] : []);
   const trained = [...new Set(curves.filter((c) => !c.published).map((c) => c.trained))].map((n) => ({ n }));
-  const rule = { data: { values: trained }, encoding: { x: { field: "n", type: "quantitative" } } };
-  layers.unshift({ ...rule, mark: { type: "rule", strokeDash: [3, 3], color: role("--soft"), tooltip: false } });
+  const few = new Set(rows.plain.map((row) => row.label)).size <= FEW;
+  const layers = [
+    { data: { values: trained }, encoding: { x: { field: "n", type: "quantitative" } }, mark: { type: "rule", strokeDash: [3, 3], color: role("--soft"), tooltip: null } },
+    ...layer("truncate", { type: "line", strokeDash: [5, 3], strokeWidth: 1.2, opacity: 0.6 }, line),
+    ...layer("window", { type: "line", strokeDash: [1.5, 2.5], strokeWidth: 1.4, opacity: 0.6 }, line),
+    ...(few ? layer("plain", { type: "area", opacity: 0.12, clip: true }, { ...line, y: { ...y, field: "low" }, y2: { field: "high" } }) : []),
+    ...layer("plain", { type: "line", strokeWidth: 2 }, { ...line, strokeDash: as("dash") }),
+    ...layer("plain", { type: "point", filled: true, size: 56, opacity: 1, tooltip: { content: "data" } }, { x, y, color: as("colour"), shape: as("shape") }),
+  ];
   const axis = { labelColor: role("--soft"), titleColor: role("--ink"), gridColor: role("--grid"), domainColor: role("--line"), tickColor: role("--line") };
   return {
     $schema: "https://vega.github.io/schema/vega-lite/v6.json", width: "container", height: 340, background: null, padding: 4,
-    autosize: { type: "fit", contains: "padding" }, data: { name: "rows", values: drawn }, layer: layers,
+    autosize: { type: "fit", contains: "padding" }, datasets: rows, layer: layers,
     config: { axis: { ...axis, labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal" }, view: { stroke: null }, font: "system-ui, sans-serif" },
+  };
+}
+
+// What a point says when the pointer is on it.
+function hover(xTitle) {
+  return (handler, event, item) => {
+    const box = $("hover"), row = item && item.datum;
+    box.hidden = !row || !row.point;
+    if (box.hidden) return;
+    const p = row.point, at = p.to ? `${COUNT.format(p.from)} to ${COUNT.format(p.to)}` : COUNT.format(p.x);
+    const lines = [[xTitle, at], ["perplexity", spell(p, "perplexity")], ["loss", spell(p, "loss")]];
+    if (p.bits !== null) lines.push(["bits per byte", spell(p, "bits")]);
+    if (p.ratio !== null) lines.push(["ratio to truncation", spell(p, "ratio")]);
+    if (p.seeds > 1 && p.stderr !== null) lines.push(["error over seeds", `${p.stderr.toFixed(4)} nats`]);
+    if (p.documents_stderr !== null) lines.push(["error over documents", `${p.documents_stderr.toFixed(4)} nats`]);
+    lines.push(["from", p.tokens ? `${COUNT.format(p.tokens)} targets, ${p.documents} documents, ${p.seeds} seed${p.seeds === 1 ? "" : "s"}` : "published"]);
+    box.replaceChildren(make("b", {}, row.label), make("table", {}, ...lines.map(([name, said]) => make("tr", {}, make("td", {}, name), make("td", {}, said)))));
+    // To the side where there is room.
+    const left = event.clientX + 14 + box.offsetWidth < window.innerWidth ? event.clientX + 14 : event.clientX - 14 - box.offsetWidth;
+    box.style.left = `${Math.max(4, left)}px`;
+    box.style.top = `${Math.max(4, Math.min(event.clientY + 12, window.innerHeight - box.offsetHeight - 4))}px`;
   };
 }
 
 const charts = {};
 
 async function draw(id, curves, value, xTitle, xs) {
-  const drawn = points(curves.filter((c) => shows(c) && !state.off.has(c.family + "\n" + c.extension)), value);
+  const rows = rowsOf(curves.filter((c) => shows(c) && !state.off.has(c.family + "\n" + c.extension)), value);
   const turn = (charts[id] = charts[id] || { turn: 0 });
   const mine = ++turn.turn;
-  const options = { mode: "vega-lite", ast: true, renderer: "svg", actions: false, defaultStyle: false, tooltip: { disableDefaultStyle: true } };
-  const made = await vegaEmbed($(id), spec(curves, drawn, value, xTitle, xs), options);
+  const options = { mode: "vega-lite", ast: true, renderer: "svg", actions: false, defaultStyle: false, tooltip: hover(xTitle) };
+  const made = await vegaEmbed($(id), spec(curves, rows, value, xTitle, xs), options);
   // A later choice has been drawn meanwhile: the page shows that one.
   if (mine !== turn.turn) return made.finalize();
   if (turn.made) turn.made.finalize();
   turn.made = made;
+  $(id).setAttribute("aria-busy", "false");
 }
 
 function shownPublished() {
@@ -149,13 +155,14 @@ function drawCurves() {
 function drawPosition() {
   const at = text().positions[$("position-length").selectedIndex];
   $("position-section").hidden = !at;
-  if (!at) return;
+  if (!at) return $("position").setAttribute("aria-busy", "false");
   const ends = [...new Set(at.curves.flatMap((c) => c.points.map((p) => p.to)))].sort((a, b) => a - b);
   return draw("position", at.curves, state.value === "ratio" ? "loss" : state.value, "position in the window", ends);
 }
 
 let waiting = 0;
 function redraw() {
+  for (const id of ["curves", "position"]) $(id).setAttribute("aria-busy", "true");
   cancelAnimationFrame(waiting);
   waiting = requestAnimationFrame(() => { drawCurves(); drawPosition(); });
 }
