@@ -114,6 +114,7 @@ class Sinusoidal(Encoding):
 
   by_head: ClassVar = ()
   relative: ClassVar = False
+  linear_shift: ClassVar = True
 
   def __post_init__(self):
     inverse_frequencies(4, self.base, self.frequencies)
