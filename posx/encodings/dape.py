@@ -38,9 +38,9 @@ class DAPE(Encoding):
   does not see are 0 for both; the authors' code hides them from the first only, and lets its bias through to the second,
   but not behind the last token, where a row would change when tokens follow.
 
-  Acts on the scores of all heads at once: devices cannot share out the heads. Parameters: inner [width, 2h, k], inner_bias
-  [width], outer [h, width, k], outer_bias [h], uniform within one over the square root of their inputs as the authors'
-  framework starts them; prior, those of the static bias.
+  Acts on the scores of all heads at once: devices cannot share out the heads. Parameters: inner [width, 2, h, k] (of S and of B),
+  inner_bias [width], outer [h, width, k], outer_bias [h], uniform within one over the square root of their inputs as the authors'
+  framework starts them; and those of the static bias.
 
   Attributes:
     prior: the static bias: 'kerple', 'alibi' or 'fire'.
@@ -84,26 +84,24 @@ class DAPE(Encoding):
 
   def init(self, key: jax.Array, dims: Dims) -> dict[str, Any]:
     h, n, k = dims.num_heads, self.width, self.key_window
-    shapes = {"inner": (n, 2 * h, k), "inner_bias": (n,), "outer": (h, n, k), "outer_bias": (h,)}
+    shapes = {"inner": (n, 2, h, k), "inner_bias": (n,), "outer": (h, n, k), "outer_bias": (h,)}
     *keys, last = jax.random.split(key, len(shapes) + 1)
     bounds = {"inner": 2 * h * k, "inner_bias": 2 * h * k, "outer": n * k, "outer_bias": n * k}
     made = {
       name: jax.random.uniform(key, shape, jnp.float32, -(bounds[name] ** -0.5), bounds[name] ** -0.5)
       for key, (name, shape) in zip(keys, shapes.items(), strict=True)
     }
-    prior = PRIORS[self.prior].init(last, dims)
-    return {**made, "prior": prior} if prior else made
+    return {**PRIORS[self.prior].init(last, dims), **made}
 
   def constants(self, dims: Dims, length: int) -> dict[str, Any]:
-    made = PRIORS[self.prior].constants(dims, length)
-    return {"prior": made} if made else {}
+    return PRIORS[self.prior].constants(dims, length)
 
   def prepare(self, params: Arrays, constants: Arrays) -> dict[str, Any]:
-    prior = PRIORS[self.prior].prepare(params.get("prior", {}), constants.get("prior", {}))
-    return {**params, "prior": prior}
+    return {**params, **PRIORS[self.prior].prepare(params, constants)}
 
   def on_scores(self, p: Arrays, scores, q, k, q_pos, k_pos):
     seen = (scores > HIDDEN).all(0)
-    static = over_heads(PRIORS[self.prior])(p["prior"], jnp.zeros_like(scores), q, k, q_pos, k_pos)
-    hidden = jax.nn.leaky_relu(convolve(jnp.concatenate([scores, static]), p["inner"], p["inner_bias"], seen), 0.01)
+    static = over_heads(PRIORS[self.prior])(p, jnp.zeros_like(scores), q, k, q_pos, k_pos)
+    inner = p["inner"].reshape(len(p["inner"]), -1, self.key_window)
+    hidden = jax.nn.leaky_relu(convolve(jnp.concatenate([scores, static]), inner, p["inner_bias"], seen), 0.01)
     return scores + static + convolve(hidden, p["outer"], p["outer_bias"], seen)

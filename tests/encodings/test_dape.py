@@ -16,6 +16,7 @@ def definition(q, k, v, params, bias, key_window, seen):
   """softmax(S + B + f([S; B])) v, pair by pair; [t h c], bias [h t u], seen [t u]; keys in the order of their positions."""
   q, k, v = (np.asarray(a, np.float64) for a in (q, k, v))
   inner, inner_bias, outer, outer_bias = (np.asarray(params[n], np.float64) for n in ("inner", "inner_bias", "outer", "outer_bias"))
+  inner = inner.reshape(len(inner), -1, key_window)
   t, h, c = q.shape
   scores = np.einsum("thc,uhc->htu", q, k) / np.sqrt(c)
   near = range(-(key_window // 2), key_window // 2 + 1)
@@ -63,7 +64,7 @@ def test_definition(key_window, plan):
 def test_kerple_is_the_prior_by_default():
   encoding = encodings.make("dape", width=3)
   arrays, params = numbers(encoding)
-  a, p = (np.maximum(np.asarray(params["prior"][n], np.float64), 0.01)[:, None, None] for n in ("a", "p"))
+  a, p = (np.maximum(np.asarray(params[n], np.float64), 0.01)[:, None, None] for n in ("a", "p"))
   at = np.arange(9)
   found = attend(*map(jnp.asarray, arrays), q_positions=at, k_positions=at, encoding=encoding, params=params)
   expected = definition(*(x[0] for x in arrays), params, -p * np.log1p(a * distances(9)), 1, np.tri(9, dtype=bool))
