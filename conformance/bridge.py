@@ -57,21 +57,29 @@ def turned(made: Any, x: np.ndarray, positions: np.ndarray, train_length: int = 
   return np.asarray(jnp.moveaxis(q[0], 1, 0).astype(jnp.float32))
 
 
-def weights(made: Any, params: Any, q: np.ndarray, k: np.ndarray, causal: bool = True, model_dim: int = D, start: int = 0) -> np.ndarray:
-  """What posx attends to: the softmax [h t u], read off by giving key j the value e_j. The queries are the last of the keys."""
+def weights(made: Any, params: Any, q: np.ndarray, k: np.ndarray, causal: bool = True, start: int = 0, x: Any = None) -> np.ndarray:
+  """What posx attends to: the softmax [h t u], read off by giving key j the value e_j. The queries are the last of the keys.
+
+  `x` [t d] is the layer's input, for encodings that look at it.
+  """
   import jax
   import jax.numpy as jnp
 
   import posx
+  from posx.attention import token_features
 
   (h, t, c), u = q.shape, k.shape[1]
   rows = [jnp.moveaxis(jnp.asarray(x), 0, 1)[None] for x in (q, k)]
   values = jnp.broadcast_to(jnp.eye(u)[None, :, None], (1, u, h, u))
   positions = np.arange(start, start + u, dtype=np.int32)
+  how = {"encoding": made, "params": jax.tree.map(jnp.asarray, params)}
+  features = {}
+  if x is not None:
+    made_of_x, _ = token_features(x[None], positions=positions, segments=None, constants={}, **how)
+    features = {"q_features": made_of_x, "k_features": made_of_x}
   out = posx.attend(
-    *rows, values, q_positions=positions[u - t :], k_positions=positions, encoding=made, params=jax.tree.map(jnp.asarray, params),
-    causal=causal, dims=posx.Dims(h, c, model_dim, u),
-  )  # fmt: skip
+    *rows, values, q_positions=positions[u - t :], k_positions=positions, causal=causal, dims=posx.Dims(h, c, D, u), **how, **features
+  )
   return np.asarray(jnp.moveaxis(out[0], 1, 0))
 
 

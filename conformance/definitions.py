@@ -154,3 +154,12 @@ def cope(q: np.ndarray, k: np.ndarray, table: np.ndarray) -> np.ndarray:
   low, high = np.floor(counted).astype(int), np.ceil(counted).astype(int)
   part = counted - low
   return scores + (1 - part) * np.take_along_axis(by_row, low, -1) + part * np.take_along_axis(by_row, high, -1)
+
+
+def forgetting(q: np.ndarray, k: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+  """Lin et al. 2025, equations 5 to 8: the product of the gates between key and query; x [t d], weight [h d], bias [h]."""
+  kept = 1 / (1 + np.exp(-(x.astype(np.float64) @ weight.T.astype(np.float64) + bias)))
+  left = np.zeros((len(bias), len(x), len(x)))
+  for j in range(len(x)):
+    left[:, j + 1 :, j] = np.log(np.cumprod(kept[j + 1 :], axis=0)).T
+  return products(q, k) + left

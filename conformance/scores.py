@@ -152,6 +152,22 @@ def cope(rows: int = 16):
   return bridge.weights(bridge.encoding("cope", max_position=rows), {"table": table}, q, k), theirs, exact
 
 
+def forgetting():
+  """Weights; the gates are made from the input of the layer."""
+  from x_transformers.x_transformers import DataDependentAlibi
+
+  q, k = bridge.queries_keys(T)
+  x = bridge.normal(T, bridge.D, seed=1)
+  params = {"weight": bridge.D**-0.5 * bridge.normal(bridge.H, bridge.D, seed=2), "bias": bridge.normal(bridge.H, seed=3)}
+  model = DataDependentAlibi(bridge.D, bridge.H)
+  linear = model.to_forget_gates[0]
+  linear.weight.data, linear.bias.data = (bridge.tensor(params[name]) for name in ("weight", "bias"))
+  scores = (bridge.tensor(q) @ bridge.tensor(k).transpose(-1, -2)) * bridge.C**-0.5
+  theirs = bridge.torch_weights(scores + model(bridge.tensor(x)[None])[0])
+  exact = definitions.softmax(definitions.forgetting(q, k, x, **params))
+  return bridge.weights(bridge.encoding("forgetting"), params, q, k, x=x), theirs, exact
+
+
 COMPARISONS = [
   *(
     Comparison("alibi", f"weights, {h} heads", f"transformers {name}", lambda f=f, h=h: f(h))
@@ -175,4 +191,5 @@ COMPARISONS = [
   Comparison("shaw", "weights, both directions, keys only", "transformers Wav2Vec2-BERT", shaw),
   Comparison("transformer_xl", "weights, 16 keys of memory", "transformers `XLNetRelativeAttention`", transformer_xl),
   Comparison("cope", "weights", "x-transformers `CoPE`", cope),
+  Comparison("forgetting", "weights", "x-transformers `DataDependentAlibi`", forgetting, 1e-5, 1e-5),
 ]  # fmt: skip
