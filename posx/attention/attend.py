@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from posx.attention import dense, tiled
+from posx.attention import dense, fused, tiled
 from posx.attention.visibility import concrete, narrowed, start_of_run
 from posx.encodings.base import Dims, Encoding, merge
 
-Plan = Literal["auto", "dense", "tiled"]
-PLANS = ("auto", "dense", "tiled")
+Plan = Literal["auto", "dense", "tiled", "fused"]
+PLANS = ("auto", "dense", "tiled", "fused")
 
 
 def attend(
@@ -55,7 +55,8 @@ def attend(
       tokens visible beside it.
     q_segments: int32 document numbers; a query sees keys of its own document. None for one document.
     k_segments: as `q_segments`, for the keys.
-    plan: 'dense' holds [h t u] scores; 'tiled' needs O(t) memory in both passes; 'auto' chooses.
+    plan: 'dense' holds [h t u] scores; 'tiled' needs O(t) memory in both passes; 'fused' is `jax.nn.dot_product_attention`, for
+      encodings without a score hook or with a separable one; 'auto' chooses.
     block: (query, key) tokens of a tile; None chooses.
     constants: `encoding.constants(...)` as arrays, to share one executable between encodings; made here if None.
     dims: the model's sizes, where constants made here need more than q tells.
@@ -88,15 +89,31 @@ def attend(
   if encoding.ordered and (start_of_run(k_pos) is None or k_seg is not None):
     k, v, k_pos, k_seg, features = _in_order(k, v, k_pos, k_seg, features)
   shared = {"scale": dims.head_dim**-0.5, "causal": causal, "window": narrowed(window, encoding.visibility(dims)), "features": features}
+  where = {"causal": causal, "window": shared["window"], "segments": q_seg is not None}
   if plan == "auto":
-    plan = "dense" if t * k.shape[2] <= 64 * 64 or (t == 1) else "tiled"
+    plan = _chosen(q, k, v, encoding, q_pos, k_pos, where)
   if plan == "dense":
     whole = lambda x: None if x is None else jnp.broadcast_to(jnp.asarray(x), (b, x.shape[-1]))
     out = dense.attention(q, k, v, whole(q_pos), whole(k_pos), encoding, p, **shared, q_segments=whole(q_seg), k_segments=whole(k_seg))
+  elif plan == "fused":
+    if reason := fused.serves(encoding, q_pos, k_pos, **where):
+      raise ValueError(f"plan='fused' does not serve this: {reason}; take plan='auto' or 'tiled'")
+    out = fused.attention(q, k, v, q_pos, k_pos, encoding, p, **shared)
   else:
     cpu = jax.default_backend() == "cpu"
     out = tiled.attention(q, k, v, q_pos, k_pos, encoding, p, **shared, q_segments=q_seg, k_segments=k_seg, block=block, cpu=cpu)
   return jnp.moveaxis(out, 1, 2)
+
+
+def _chosen(q, k, v, encoding: Encoding, q_pos, k_pos, where) -> Plan:
+  """The whole score matrix where it is small; a library's kernel where there is a fast one; else tiles."""
+  t, u = q.shape[2], k.shape[2]
+  if t * u <= 64 * 64 or t == 1:
+    return "dense"
+  narrow = {x.dtype for x in (q, k, v)} in ({jnp.dtype("bfloat16")}, {jnp.dtype("float16")})
+  if jax.default_backend() == "gpu" and narrow and not fused.serves(encoding, q_pos, k_pos, **where):
+    return "fused"
+  return "tiled"
 
 
 def query_key(q, k, *, positions, encoding: Encoding, params: Any, constants: Any):

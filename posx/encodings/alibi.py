@@ -68,3 +68,7 @@ class ALiBi(Encoding):
 
   def bias(self, p: Arrays, distance: Num[Array, "..."]) -> Float[Array, "..."]:
     return -p["slope"] * jnp.abs(distance).astype(jnp.float32)
+
+  def separable(self, p: Arrays, q_pos: Num[Array, " t"], k_pos: Num[Array, " u"]) -> tuple[Float[Array, "t 2"], Float[Array, "u 2"]]:
+    i, j = (x.astype(jnp.float32) for x in (q_pos, k_pos))
+    return p["slope"] * jnp.stack([jnp.ones_like(i), -i], -1), jnp.stack([j, jnp.ones_like(j)], -1)

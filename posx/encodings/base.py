@@ -146,6 +146,13 @@ class Encoding:
       return scores
     return scores + self.bias(p, q_pos[:, None] - k_pos[None, :])
 
+  def separable(self, p: Arrays, q_pos: jax.Array, k_pos: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """float32 [t r], [u r] of one head whose products are what the score hook adds, up to a number of the row.
+
+    For keys at or behind the query. Overridden where r is small: attention kernels without a bias can then serve the encoding.
+    """
+    raise NotImplementedError("an encoding whose score hook is no product has no channels to give")
+
   def on_values(self, p: Arrays, weights: jax.Array, q_pos: jax.Array, k_pos: jax.Array) -> jax.Array:
     """An addition [t c] to the attended values, linear in `weights` [t u]; only called if overridden."""
     raise NotImplementedError("an encoding without a value hook has nothing to add")

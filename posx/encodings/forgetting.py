@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from posx.encodings.base import Arrays, Dims, Encoding
-from posx.encodings.sums import between
+from posx.encodings.sums import as_channels, between
 
 
 def log_gates(x: Float[Array, "t d"], weight: Float[Array, "h d"], bias: Float[Array, " h"]) -> Float[Array, "t h"]:
@@ -62,3 +62,7 @@ class Forgetting(Encoding):
   def on_scores(self, p: Arrays, scores, q, k, q_pos, k_pos):
     del q, k, q_pos, k_pos
     return scores - jnp.abs(between(p["query"]["gates"], p["key"]["gates"]))
+
+  def separable(self, p: Arrays, q_pos, k_pos):
+    del q_pos, k_pos
+    return as_channels(p["query"]["gates"], p["key"]["gates"])

@@ -20,9 +20,9 @@ def running(x: Float[Array, "t *h"], before: Float[Array, "*h 2"] | None = None)
 
   Example:
     >>> running(jnp.array([0.25, 0.5, 1.0]))
-    Array([[0.  , 0.25],
-           [1.  , -0.25],
-           [2.  , -0.25]], dtype=float32)
+    Array([[ 0.  ,  0.25],
+           [ 1.  , -0.25],
+           [ 2.  , -0.25]], dtype=float32)
   """
   nothing = jnp.zeros_like(x)
   whole, rest = lax.associative_scan(_add, _add((nothing, x), (nothing, nothing)))
@@ -40,3 +40,9 @@ def _add(a, b):
 def between(q: Float[Array, "t 2"], k: Float[Array, "u 2"]) -> Float[Array, "t u"]:
   """What was summed after key j up to query i: s_i - s_j."""
   return (q[:, None, 0] - k[None, :, 0]) + (q[:, None, 1] - k[None, :, 1])
+
+
+def as_channels(q: Float[Array, "t 2"], k: Float[Array, "u 2"]) -> tuple[Float[Array, "t 3"], Float[Array, "u 3"]]:
+  """Two arrays whose products over the last axis are `between(q, k)`."""
+  ones = jnp.ones_like
+  return jnp.concatenate([-ones(q), q.sum(-1, keepdims=True)], -1), jnp.concatenate([k, ones(k[:, :1])], -1)

@@ -28,7 +28,7 @@ def call(q=(1, 4, 2, 8), k=(1, 4, 2, 8), v=(1, 4, 2, 8), encoding=None, params=N
     ({"k": (2, 4, 2, 8)}, r"q \(1, 4, 2, 8\), k \(2, 4, 2, 8\) and v \(1, 4, 2, 8\) do not fit"),
     ({"v": (1, 5, 2, 8)}, r"k and v share u and g"),
     ({"q": (1, 4, 3, 8)}, r"2 key heads do not divide 3 query heads"),
-    ({"plan": "tilde"}, r"unknown plan 'tilde'; known: auto, dense, tiled"),
+    ({"plan": "tilde"}, r"unknown plan 'tilde'; known: auto, dense, tiled, fused"),
     ({"q_positions": np.arange(5)}, r"q_positions must be \[4\] or \[1, 4\], got \(5,\)"),
     ({"k_positions": np.zeros((2, 4), int)}, r"k_positions must be \[4\] or \[1, 4\], got \(2, 4\)"),
     ({"q_positions": np.arange(4.0)}, r"q_positions must be integers, got float64"),
