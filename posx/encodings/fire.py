@@ -63,9 +63,9 @@ def bias(
     Li et al., "Functional Interpolation for Relative Positions", 2024, equations 5 to 7 and its listing. arXiv:2310.04418
   """
   x = normalized(q_pos, k_pos, c, threshold, eps)
-  # One unit after the other: [t, u, n] would be n times the memory of the scores.
-  hidden = lambda total, unit: (total + unit[2] * jax.nn.relu(unit[0] * x + unit[1]), None)
-  total, _ = jax.lax.scan(hidden, jnp.zeros_like(x), (w1, b1, w2))
+  # One unit after the other, made again for its gradient: [t, u, n] would be n times the memory of the scores.
+  unit = jax.checkpoint(lambda x, w1, b1, w2: w2 * jax.nn.relu(w1 * x + b1), prevent_cse=False)
+  total, _ = jax.lax.scan(lambda total, weights: (total + unit(x, *weights), None), jnp.zeros_like(x), (w1, b1, w2))
   return total + b2
 
 

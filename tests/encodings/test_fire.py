@@ -72,6 +72,15 @@ def test_progressive_interpolation(bind):
   assert np.abs(at(100, 20) - at(100_000, 20)).max() > 1e-3
 
 
+def test_gradients_hold_no_unit_of_the_hidden_layer_apart(bind):
+  """Backward, too, nothing has the scores' size times the width."""
+  made = bind(encodings.make("fire"))
+  zero, at = np.zeros((4, 16, 8), np.float32), np.arange(16)
+  text = str(jax.make_jaxpr(jax.grad(lambda params: (made.scores(zero, zero, at, at, params) ** 2).sum()))(made.params))
+  assert "f32[4,16,16]" in text or "f32[16,16]" in text
+  assert "[32,16,16]" not in text and "[32,4,16,16]" not in text and "[4,32,16,16]" not in text
+
+
 def test_refusals():
   for fields in ({"width": 0}, {"threshold": -1.0}, {"eps": -1.0}):
     with pytest.raises(ValueError, match="width >= 1, threshold >= 0 and eps >= 0"):
