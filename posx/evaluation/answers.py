@@ -15,7 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from posx import positions as drawing
 from posx.decoder import Decoder
+from posx.errors import UserError
 from posx.evaluation import rows
 from posx.evaluation.protocols import measure
 
@@ -56,18 +58,33 @@ def nothing(windows: int, tokens: int, note: str) -> dict[str, Any]:
   return {**numbers, "tokens": windows * tokens, "documents": windows, "note": note}
 
 
-def final(model: Decoder, params: Any, tokens: Any, constants: Any) -> jax.Array:
+def positions(config: Any, windows: int, length: int) -> np.ndarray | None:
+  """Positions [windows, length] where the run's evaluations draw them; None for 0, 1, 2, ...
+
+  Raises:
+    UserError: if the range that they are drawn from has fewer than `length`.
+  """
+  name = drawing.in_evaluation(config.positions)
+  if name == drawing.CONSECUTIVE:
+    return None
+  if length > config.positions.range:
+    raise UserError(f"{length} tokens cannot have different positions of positions.range={config.positions.range}; take shorter lengths")
+  return np.stack([drawing.window(name, config.positions, length, "answers", config.seed, i) for i in range(windows)])
+
+
+def final(model: Decoder, params: Any, tokens: Any, constants: Any, places: Any = None) -> jax.Array:
   """What the output matrix is multiplied by, [b t d]; logits of all tokens need not exist for it."""
   _, found = model.apply(
-    params, tokens, constants=constants, mutable=["intermediates"], capture_intermediates=lambda module, name: module.name == "norm"
-  )
+    params, tokens, constants=constants, positions=places, mutable=["intermediates"],
+    capture_intermediates=lambda module, name: module.name == "norm",
+  )  # fmt: skip
   return found["intermediates"]["norm"]["__call__"][0].reshape(*tokens.shape, -1)
 
 
 @functools.partial(jax.jit, static_argnums=(0,))
-def _scores(model: Decoder, params, tokens, targets, places, constants):
+def _scores(model: Decoder, params, tokens, targets, places, constants, positions=None):
   # under jit the logits of all other places are never computed
-  x = final(model, params, tokens, constants)[:, places]
+  x = final(model, params, tokens, constants, positions)[:, places]
   own = params["params"]
   out = own["embedding"].T if model.tied else own["output"]
   logits = jnp.matmul(x, out.astype(x.dtype), preferred_element_type=jnp.float32)
@@ -75,7 +92,9 @@ def _scores(model: Decoder, params, tokens, targets, places, constants):
   return jax.nn.logsumexp(logits, axis=-1) - picked[..., 0], jnp.sum(logits >= picked, axis=-1) - 1
 
 
-def score(model: Decoder, params: Any, tokens: np.ndarray, targets: np.ndarray, places: np.ndarray) -> Scores:
+def score(
+  model: Decoder, params: Any, tokens: np.ndarray, targets: np.ndarray, places: np.ndarray, positions: np.ndarray | None = None
+) -> Scores:
   """Scores the answers of windows that are laid out alike.
 
   Args:
@@ -84,19 +103,22 @@ def score(model: Decoder, params: Any, tokens: np.ndarray, targets: np.ndarray, 
     tokens: int32 [n, t], inputs.
     targets: int32 [n, k], the answer.
     places: int32 [k], after which input each of them comes.
+    positions: int32 [n, t]; None for 0, 1, 2, ... in each.
 
   Raises:
     ValueError: if the encoding cannot serve windows of this length.
   """
   n, t = tokens.shape
-  model.encoding.check(model.dims, t)
-  constants = jax.device_put(jax.tree.map(jnp.asarray, model.constants(t)))
+  reach = t if positions is None else max(t, model.reach)
+  model.encoding.check(model.dims, reach)
+  constants = jax.device_put(jax.tree.map(jnp.asarray, model.constants(reach)))
   program = dataclasses.replace(model, encoding=model.encoding.program())
   size = max(1, min(_TOKENS_AT_ONCE // t, n))
   losses, ranks = np.empty(targets.shape, np.float32), np.empty(targets.shape, np.int32)
   for first in range(0, n, size):
     chosen = np.minimum(np.arange(first, first + size), n - 1)  # one shape, one executable
-    out = _scores(program, params, tokens[chosen], targets[chosen], places, constants)
+    drawn = {} if positions is None else {"positions": positions[chosen]}
+    out = _scores(program, params, tokens[chosen], targets[chosen], places, constants, **drawn)
     real = min(size, n - first)
     losses[first : first + real], ranks[first : first + real] = (np.asarray(x)[:real] for x in out)
   if not math.isfinite(float(losses.sum(dtype=np.float64))):

@@ -33,16 +33,16 @@ def retrieval(rows: Sequence[Row]) -> Any:
   ]
   accuracy = grid(rows, "accuracy")[2]
   first = rows[0]
-  figure = Figure(figsize=(2.6 + 1.3 * len(lengths), 1.9 + 0.34 * len(depths)), dpi=150, facecolor="white", layout="constrained")
+  figure = Figure(figsize=(2.6 + 1.3 * len(lengths), 2.2 + 0.34 * len(depths)), dpi=150, facecolor="white", layout="constrained")
   FigureCanvasAgg(figure)
   axes = figure.subplots(1, 2, sharey=True)
   reach = max([0.5, *(abs(x) for line in gain for x in line if x is not None)])
   _map(figure, axes[0], gain, lengths, depths, (-reach, reach), "RdBu", "bits gained a token")
-  _map(figure, axes[1], accuracy, lengths, depths, (0.0, 1.0), "Blues", "tokens of the key that come first")
-  axes[0].set_ylabel("depth of the key (1: just before the question)")
+  _map(figure, axes[1], accuracy, lengths, depths, (0.0, 1.0), "Blues", "its tokens that come first")
+  axes[0].set_ylabel("depth of the key")
   name = first["encoding"] + (f" + {first['extension']}" if first["extension"] else "")
   title = f"{first['protocol']}, {name}, trained at {tag(first['train_length'])}; {first['documents']} documents of {first['data']}"
-  figure.suptitle(title, fontsize=9.5, x=0.01, ha="left")
+  figure.suptitle(title, fontsize=9, x=0.03, ha="left")
   return figure
 
 

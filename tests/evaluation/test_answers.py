@@ -78,5 +78,5 @@ def test_instances_have_to_be_counted(small, tmp_path):
   config, _, params, corpus = small
   other = configs.from_json(configs.to_json(config))
   other.eval.documents = 0
-  with pytest.raises(UserError, match="give eval.documents"):
+  with pytest.raises(UserError, match=r"give eval\.documents"):
     tasks.evaluate(tmp_path, other, config, params, corpus, 7, "note")
