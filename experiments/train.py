@@ -13,6 +13,9 @@ fields of the configuration are set with --config.FIELD=VALUE, e.g.
   --config.extension.name=pi --config.extension.factor=4
 A wrong field or value is answered with the known ones.
 
+--init_from=RUN fine-tunes: it starts from the last parameters of RUN, which must have the same architecture. An extension counts from
+the length that RUN was trained at; under another encoding only that encoding's own parameters start anew.
+
 The same command goes on where a stopped or killed run was; SIGTERM and Ctrl-C save first.
 The folder gets config.json, status.json, metrics.jsonl, tensorboard/, checkpoints/.
 
@@ -25,7 +28,7 @@ def main(argv: Sequence[str]) -> int | None:
   parser = cli.Parser(prog="python -m experiments.train", description="Trains one model.", epilog=EPILOG)
   parser.add_argument("--config", required=True, metavar="FILE.py[:ARG]", help="the configuration, e.g. configs/quickstart.py:rope")
   parser.add_argument("--workdir", required=True, metavar="DIR", help="the run folder; a new one, or one of this configuration to go on")
-  parser.add_argument("--init_from", default="", metavar="RUN", help="start from the last parameters of that run folder")
+  parser.add_argument("--init_from", default="", metavar="RUN", help="fine-tune: start from the last parameters of that run folder")
   parser.add_argument(
     "--coordinator", default="", metavar="HOST:PORT", help="of process 0, where a run has several and srun did not start them"
   )

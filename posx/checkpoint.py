@@ -79,6 +79,11 @@ class Checkpoints:
     self._manager = ocp.CheckpointManager(self.folder, options=options)
     self._args = ocp.args
 
+  @staticmethod
+  def none(folder: Path) -> bool:
+    """Whether no checkpoint has been written to a folder yet; nothing is made there."""
+    return not folder.is_dir() or not any(each.name.isdigit() for each in folder.iterdir())
+
   def latest(self) -> int | None:
     """The last step saved, or None."""
     return self._manager.latest_step()

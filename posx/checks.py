@@ -59,6 +59,8 @@ def _model(config: ConfigDict) -> None:
   m = config.model
   _require(config, "model", ("num_layers", "model_dim", "num_heads"), _positive, "positive")
   _require(config, "model", ("num_kv_heads", "head_dim", "mlp_dim", "window"), _not_negative, "positive, or 0 for the usual choice")
+  if m.layers and m.num_layers % len(m.layers):
+    raise UserError(f"config.model.layers has a period of {len(m.layers)}, which must divide num_layers={m.num_layers}; or list all")
   if not m.head_dim and m.model_dim % m.num_heads:
     raise UserError(f"config.model.num_heads={m.num_heads} must divide model_dim={m.model_dim}, or give model.head_dim")
   if m.num_kv_heads and m.num_heads % m.num_kv_heads:
@@ -86,7 +88,7 @@ def _data(config: ConfigDict) -> None:
 def _train(config: ConfigDict) -> None:
   t = config.train
   _require(config, "train", ("length", "batch_size", "steps", "learning_rate", "accumulate", "log_every"), _positive, "positive")
-  names = ("final_learning_rate", "warmup_steps", "weight_decay", "clip_norm", "checkpoint_every", "eval_every")
+  names = ("final_learning_rate", "original_length", "warmup_steps", "weight_decay", "clip_norm", "checkpoint_every", "eval_every")
   _require(config, "train", names, _not_negative, "0 or positive")
   _require(config, "train", ("b1", "b2"), lambda b: 0 <= b < 1, "at least 0 and below 1")
   if t.final_learning_rate > t.learning_rate:
@@ -100,6 +102,8 @@ def _train(config: ConfigDict) -> None:
 
 
 def _positions(config: ConfigDict) -> None:
+  from posx.encodings.layers import of_period
+
   p, used = config.positions, positions.reach(config.positions)
   _require(config, "positions", ("range", "chunks"), _not_negative, "0 or positive")
   if not used:
@@ -112,10 +116,11 @@ def _positions(config: ConfigDict) -> None:
     raise UserError(f"config.positions.range={p.range} must exceed train.length={config.train.length}: there is nothing to draw otherwise")
   if "skipwise" in (p.train, p.eval) and p.chunks < 2:
     raise UserError(f"config.positions.chunks={p.chunks} leaves no skip; give at least 2")
+  window = config.model.window or max((own for _, own in of_period(encoding(config))), default=0)
   for name in (p.train, positions.in_evaluation(p)):
-    if config.model.window and name not in positions.GAPLESS:
+    if window and name not in positions.GAPLESS:
       raise UserError(
-        f"config.model.window={config.model.window} counts positions, and {name!r} leaves gaps between them, so that fewer tokens would be "
+        f"a window of {window} in config.model counts positions, and {name!r} leaves gaps between them, so that fewer tokens would be "
         f"seen; use one of {', '.join(positions.GAPLESS)}, or window=0"
       )
 

@@ -7,8 +7,8 @@ A configuration file is Python with a function `get_config(arg)` that returns wh
       config.train.steps = 250
       return config
 
-Sections `model`, `data`, `train` and `eval` have the fields of the dataclasses in `posx.sections`; `encoding` and `extension` have a
-`name` and the fields of the dataclass of that name in the catalogue.
+Sections `model`, `data`, `positions`, `train` and `eval` have the fields of the dataclasses in `posx.sections`; `encoding` and
+`extension` have a `name` and the fields of the dataclass of that name in the catalogue.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ KINDS = ("encoding", "extension")
 # Fields and their types.
 
 
-def _class(kind: str, name: str) -> type:
+def class_of(kind: str, name: str) -> type:
   """The dataclass of that name in the catalogue of encodings or extensions."""
   return catalogue.find(importlib.import_module(f"posx.{kind}s").CATALOGUE, name)
 
@@ -63,7 +63,7 @@ def section(kind: Literal["encoding", "extension"], name: str) -> ConfigDict:
   """
   if kind == "extension" and not name:
     return config_dict.ConfigDict({"name": ""}).lock()
-  return _section(_class(kind, name), name=name)
+  return _section(class_of(kind, name), name=name)
 
 
 def default(encoding: str = "rope", extension: str = "") -> ConfigDict:
@@ -79,7 +79,7 @@ def kinds(config: ConfigDict, part: str) -> dict[str, Kind]:
   if part in SECTIONS:
     return {name: kind for name, (kind, _) in fields(SECTIONS[part]).items()}
   name = config[part].name
-  own = fields(_class(part, name)) if name else {}
+  own = fields(class_of(part, name)) if name else {}
   return {"name": Kind(str), **{field: kind for field, (kind, _) in own.items()}}
 
 
@@ -225,36 +225,51 @@ def dims(config: ConfigDict) -> Dims:
   """The sizes that the encoding serves."""
   from posx.encodings.base import Dims
 
-  model = config.model
-  return Dims(model.num_heads, model.head_dim or model.model_dim // model.num_heads, model.model_dim, config.train.length)
+  model, original = config.model, config.train.original_length or config.train.length
+  return Dims(model.num_heads, model.head_dim or model.model_dim // model.num_heads, model.model_dim, original)
 
 
-def _make(kind: str, chosen: ConfigDict) -> Any:
-  values = {name: value for name, value in chosen.to_dict().items() if name != "name"}
+def make(kind: Literal["encoding", "extension"], values: Mapping[str, Any]) -> Any:
+  """The encoding or extension of a section {name, fields...}.
+
+  Raises:
+    UserError: if a field has a value that it refuses.
+  """
   try:
-    return importlib.import_module(f"posx.{kind}s").make(chosen.name, **values)
+    return importlib.import_module(f"posx.{kind}s").make(values["name"], **{n: v for n, v in values.items() if n != "name"})
   except (ValueError, TypeError) as error:
-    raise UserError(f"{kind} {chosen.name!r}: {error}") from error
+    raise UserError(f"{kind} {values['name']!r}: {error}") from error
 
 
 def extension(config: ConfigDict) -> Any:
   """The context extension of the configuration, or None."""
-  return _make("extension", config.extension) if config.extension.name else None
+  return make("extension", config.extension.to_dict()) if config.extension.name else None
+
+
+def extended(encoding: Encoding, values: Mapping[str, Any], name: str) -> Encoding:
+  """The encoding, called `name`, under the extension of a section; as it is if that has no name.
+
+  Raises:
+    UserError: if the extension does not fit the encoding.
+  """
+  if not values["name"]:
+    return encoding
+  from posx.extensions import apply
+
+  chosen = make("extension", values)
+  try:
+    return apply(chosen, encoding)
+  except (ValueError, TypeError) as error:
+    raise UserError(f"extension {values['name']!r} on encoding {name!r}: {error}") from error
 
 
 def encoding(config: ConfigDict) -> Encoding:
-  """The encoding of the configuration, under its extension if it has one.
+  """The encoding of the configuration, of each of its layers if they differ, under its extension if it has one.
 
   Raises:
     UserError: if a field has a value that the encoding refuses, or the extension does not fit the encoding.
   """
-  made = _make("encoding", config.encoding)
-  chosen = extension(config)
-  if chosen is None:
-    return made
-  from posx.extensions import apply
+  from posx import layers
 
-  try:
-    return apply(chosen, made)
-  except (ValueError, TypeError) as error:
-    raise UserError(f"extension {config.extension.name!r} on encoding {config.encoding.name!r}: {error}") from error
+  plain = layers.build(config) if config.model.layers else make("encoding", config.encoding.to_dict())
+  return extended(plain, config.extension.to_dict(), ", ".join(config.model.layers) or config.encoding.name)

@@ -22,6 +22,7 @@ from posx.attention.attend import Plan
 from posx.attention.cache import Cache
 from posx.attention.visibility import concrete
 from posx.encodings.base import Dims, Encoding
+from posx.encodings.layers import PerLayer, of_period
 from posx.errors import UserError
 
 _LOGITS_AT_ONCE = 1 << 23
@@ -96,6 +97,23 @@ class Block(nn.Module):
     return nn.Dense(width, use_bias=False, dtype=self.model.dtype, kernel_init=_normal(scale), name=name)(x)
 
 
+class Period(nn.Module):
+  """One period of layers that differ in encoding or window: a block for each, called '0', '1', ..."""
+
+  model: Decoder
+
+  @nn.compact
+  def __call__(self, x, memory, shared, constants, positions, segments, shape, recall, scored=0):
+    """As a block, with memory and constants of every layer of the period."""
+    kept = []
+    for n, model in enumerate(_each(self.model)):
+      mine = None if memory is None else jax.tree.map(lambda each, n=n: each[n], memory)
+      last = scored if n == self.model.period - 1 else 0
+      x, mine = Block(model, name=str(n))(x, mine, shared, constants[str(n)], positions, segments, shape, recall, last)
+      kept.append(mine)
+    return x, None if memory is None else jax.tree.map(lambda *each: jnp.stack(each), *kept)
+
+
 class Decoder(nn.Module):
   """Tokens to logits, with one encoding.
 
@@ -113,7 +131,7 @@ class Decoder(nn.Module):
     mlp: 'gated' (SwiGLU) or 'gelu'.
     tied: the output matrix is the embedding.
     train_length: L0, tokens in a training window.
-    encoding: what tells the model about positions.
+    encoding: what tells the model about positions; a `PerLayer` for layers that differ.
     share_encoding: one set of encoding parameters for all layers instead of one per layer.
     window: a query sees the last `window` tokens, itself included; None for all.
     dtype: of the computation; parameters, scores and losses are float32.
@@ -153,6 +171,11 @@ class Decoder(nn.Module):
     if self.mlp_dim:
       return self.mlp_dim
     return 4 * self.model_dim if self.mlp == "gelu" else -(-8 * self.model_dim // 96) * 32
+
+  @property
+  def period(self) -> int:
+    """Layers after which encodings and windows repeat."""
+    return len(of_period(self.encoding))
 
   def constants(self, length: int) -> dict[str, Any]:
     """The encoding's host arrays for `length` positions; given as an argument, encodings share one executable."""
@@ -229,12 +252,18 @@ class Decoder(nn.Module):
     def layer(block, x, memory):
       return block(x, memory, shared, constants["layers"], positions, segments, (b, t), (cache, slots, not raw_keys))
 
+    groups = self.num_layers // self.period
     if scored and not self.is_initializing():
       x = self._scored(x, (shared, constants["layers"], positions, segments, (b, t)), scored)
       targets, t = targets[:, -scored:], scored
     else:
-      scanned = nn.scan(layer, variable_axes={"params": 0, "intermediates": 0}, split_rngs={"params": True}, length=self.num_layers)
-      x, memory = scanned(Block(_plain(self), name="layers"), x, memory)
+      apart = isinstance(self.encoding, PerLayer)
+      if apart:
+        memory = jax.tree.map(lambda each: each.reshape(groups, self.period, *each.shape[1:]), memory)
+      scanned = nn.scan(layer, variable_axes={"params": 0, "intermediates": 0}, split_rngs={"params": True}, length=groups)
+      x, memory = scanned(_stack(self, name="layers"), x, memory)
+      if apart:
+        memory = jax.tree.map(lambda each: each.reshape(self.num_layers, *each.shape[2:]), memory)
     if last:
       x, t = _last(x, (b, t), 1), 1
     x = nn.RMSNorm(dtype=self.dtype, name="norm")(x)
@@ -256,9 +285,9 @@ class Decoder(nn.Module):
     weights = self.variables["params"]["layers"]
 
     def layer(x, weights, scored):
-      return Block(_plain(self), parent=None).apply({"params": weights}, x, None, *rest, None, scored)[0]
+      return _stack(self, parent=None).apply({"params": weights}, x, None, *rest, None, scored)[0]
 
-    if self.num_layers > 1:
+    if self.num_layers > self.period:
       x, _ = lax.scan(lambda x, weights: (layer(x, weights, 0), None), x, jax.tree.map(lambda w: w[:-1], weights))
     return layer(x, jax.tree.map(lambda w: w[-1], weights), scored)
 
@@ -275,6 +304,8 @@ class Decoder(nn.Module):
       raise ValueError(f"unknown mlp {self.mlp!r}; known: 'gated', 'gelu'")
     if not self.head_dim and self.model_dim % self.num_heads:
       raise ValueError(f"num_heads={self.num_heads} does not divide model_dim={self.model_dim}; change one of them or give head_dim")
+    if self.num_layers % self.period:
+      raise ValueError(f"a period of {self.period} layers does not divide num_layers={self.num_layers}")
     h, g, _ = self.head_shape
     if h % g:
       raise ValueError(f"num_kv_heads={g} does not divide num_heads={h}")
@@ -297,6 +328,17 @@ def _last(x, shape: tuple[int, int], n: int):
 def _plain(model: Decoder) -> Decoder:
   """The model as a plain value that a submodule may read its sizes from."""
   return model.clone(parent=None, name=None)
+
+
+def _stack(model: Decoder, **how: Any) -> nn.Module:
+  """What is scanned over the depth: a block, or a period of blocks that differ."""
+  return Block(_plain(model), **how) if not isinstance(model.encoding, PerLayer) else Period(_plain(model), **how)
+
+
+def _each(model: Decoder) -> list[Decoder]:
+  """The model as each layer of a period sees it."""
+  windows = lambda own: min((w for w in (own, model.window) if w), default=None)
+  return [model.clone(parent=None, name=None, encoding=encoding, window=windows(own)) for encoding, own in of_period(model.encoding)]
 
 
 def _encoding_params(module: nn.Module, encoding: Encoding, dims: Dims, name: str = "encoding") -> dict[str, Any]:
@@ -337,11 +379,11 @@ def from_config(config: Any, vocab_size: int, encoding: Encoding | None = None) 
   from posx import config as configs
   from posx import positions
 
-  model = {name: value for name, value in config.model.items() if name not in ("dtype", "window")}
+  model = {name: value for name, value in config.model.items() if name not in ("dtype", "window", "layers")}
   return Decoder(
     vocab_size=vocab_size,
     encoding=configs.encoding(config) if encoding is None else encoding,
-    train_length=config.train.length,
+    train_length=config.train.original_length or config.train.length,
     reach=max(config.train.length, positions.reach(config.positions)),
     window=config.model.window or None,
     dtype=jnp.dtype(config.model.dtype),

@@ -16,6 +16,7 @@ from posx.attention.cache import EMPTY, Cache, Slots
 from posx.attention.visibility import Sight, narrowed
 from posx.decoder import Decoder, check_tokens
 from posx.encodings.base import Encoding
+from posx.encodings.layers import PerLayer, of_period
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=(4,))
@@ -71,21 +72,24 @@ class Decoding:
     self.cache = self._empty(batch, capacity)
 
   def _empty(self, batch: int, capacity: int) -> Cache:
-    h, g, c = self.model.head_shape
+    _, g, c = self.model.head_shape
     encoding = self.program.encoding.split()[1]
     keys = g, c
-    constants = self.constants
-    if constants is not None and encoding.uses("on_query_key"):
-      params = jax.eval_shape(lambda: encoding.init(jax.random.key(0), self.model.dims))
-      one = lambda n: jax.ShapeDtypeStruct((1, 1, n, c), self.model.dtype)
-      make = functools.partial(query_key, positions=np.zeros((1, 1), np.int32), encoding=encoding)
-      keys = jax.eval_shape(lambda q, k, p: make(q, k, params=p, constants=constants["layers"]), one(h), one(g), params)[1].shape[2:]
+    if self.constants is not None and encoding.uses("on_query_key"):
+      constants = self.constants["layers"]
+      own = lambda n: constants[str(n)] if isinstance(encoding, PerLayer) else constants
+      sizes = {self._keys(part, own(n)) for n, (part, _) in enumerate(of_period(encoding))}
+      if len(sizes) > 1:
+        raise ValueError(f"layers whose keys differ in size, {sorted(sizes)}, do not share a cache; use encodings that keep the channels")
+      (keys,) = sizes
     return caches.create(self.model.num_layers, batch, capacity, keys, (g, c), self.model.dtype, *self._features(encoding))
 
   def _features(self, encoding: Encoding):
     """Shapes of what one token's features and their sums take."""
     if not encoding.uses("features"):
       return {}, {}
+    if isinstance(encoding, PerLayer):
+      raise ValueError("a cache keeps no features of layers that differ; give all layers the same encoding")
     dims = self.model.dims
     params = jax.eval_shape(lambda: encoding.init(jax.random.key(0), dims))
     constants = jax.tree.map(jnp.asarray, encoding.constants(dims, dims.train_length))
@@ -94,6 +98,14 @@ class Decoding:
     features, sums = jax.eval_shape(lambda x, params: make(x, params=params), x, params)
     without = lambda tree, axes: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[axes:], x.dtype), tree)
     return without(features, 2), without(sums, 1)
+
+  def _keys(self, encoding: Encoding, constants: Any) -> tuple[int, int]:
+    """(heads, channels) of the keys that a cache keeps in a layer of this encoding."""
+    h, g, c = self.model.head_shape
+    params = jax.eval_shape(lambda: encoding.init(jax.random.key(0), self.model.dims))
+    one = lambda n: jax.ShapeDtypeStruct((1, 1, n, c), self.model.dtype)
+    make = functools.partial(query_key, positions=np.zeros((1, 1), np.int32), encoding=encoding)
+    return jax.eval_shape(lambda q, k, p: make(q, k, params=p, constants=constants), one(h), one(g), params)[1].shape[2:]
 
   def feed(self, tokens, *, positions=None, segments=None, last: bool = True, chunk: int = 0) -> jax.Array:
     """Reads tokens [b, t] and returns float32 logits of the last one [b, 1, v], or of all [b, t, v].

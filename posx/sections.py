@@ -19,6 +19,7 @@ class Model:
   mlp: Literal["gated", "gelu"] = "gated"
   tied: bool = True  # the output layer is the embedding, transposed
   share_encoding: bool = False  # one set of learned positional parameters for all layers
+  layers: tuple[str, ...] = ()  # one period of layers that differ, see `posx.layers`; (): all have config.encoding
   window: int = 0  # attention sees that many positions, itself included; 0: all
   dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters are float32
 
@@ -51,6 +52,8 @@ class Train:
   """The optimiser and its schedule. A batch is what one update sees; `accumulate` cuts it into slices to save memory."""
 
   length: int = 512
+  init_from: str = ""  # the run folder whose parameters come first; --init_from sets it
+  original_length: int = 0  # where those were first trained; set by init_from. 0: length
   batch_size: int = 8
   steps: int = 250
   learning_rate: float = 3e-3

@@ -119,7 +119,7 @@ def test_documents_of_a_packed_window_draw_each_for_itself(name):
     ("rope", {"range": 64}, {}, r"config.positions.range=64 has no effect on consecutive positions"),
     ("rope", {"train": "shifted", "range": 16}, {}, r"config.positions.range=16 must exceed train.length=16"),
     ("rope", {"train": "skipwise", "range": 64, "chunks": 1}, {}, r"config.positions.chunks=1 leaves no skip"),
-    ("rope", {"train": "scaled", "range": 64}, {"window": 8}, r"config.model.window=8 counts positions, and 'scaled' leaves gaps"),
+    ("rope", {"train": "scaled", "range": 64}, {"window": 8}, r"a window of 8 in config.model counts positions, and 'scaled' leaves gaps"),
     (
       "learned",
       {"train": "shifted", "range": 64},

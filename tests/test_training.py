@@ -369,7 +369,7 @@ def test_weights_of_another_run(tmp_path, whole, monkeypatch):
 def test_weights_that_do_not_fit_are_refused_before_anything_is_written(tmp_path, whole):
   config = tiny()
   config.model.model_dim = 32
-  with pytest.raises(UserError, match=rf"--init_from={whole}: 'params/.*' has shape \(.*16.*\), the model needs \(.*32.*\)"):
+  with pytest.raises(UserError, match=rf"--init_from={whole} has a model with model_dim=16, this configuration one with 32"):
     training.train(config, tmp_path / "run", init_from=str(whole), corpus=corpus())
   with pytest.raises(UserError, match="is not a run folder"):
     training.train(config, tmp_path / "run", init_from=str(tmp_path), corpus=corpus())

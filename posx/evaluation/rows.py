@@ -60,7 +60,7 @@ def identity(
   """What a row says of the run, the extension and the text it is of; a factor that follows the length is given as it was there."""
   factor = getattr(extension, "factor", None)
   if extension is not None and factor == 0:
-    factor = max(1.0, length / (extension.original_length or train_length))
+    factor = max(1.0, length / (extension.original_length or config.train.original_length or train_length))
   return {
     "run": workdir.resolve().name,
     "seed": config.seed,
@@ -68,6 +68,7 @@ def identity(
     "extension": type(extension).name if extension is not None else "",
     "factor": factor,
     "train_length": train_length,
+    **({"original_length": config.train.original_length, "init_from": Path(config.train.init_from).name} if config.train.init_from else {}),
     "length": length,
     "data": corpus.dataset,
     "split": corpus.split,

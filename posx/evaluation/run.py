@@ -104,7 +104,7 @@ class _Job:
     self.digest = _digest(params)
     self.seconds = self.computed = self.flops = 0.0
     limit = self.model.encoding.max_context
-    self.context = (limit or self.trained) if limit is not None else 0
+    self.context = (limit or self.model.dims.train_length) if limit is not None else 0
     self.refused: dict[int, str] = {}
     for length in config.eval.lengths if not self.context else ():
       try:

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from posx.encodings.base import Encoding
 from posx.encodings.combine import Chain
+from posx.encodings.layers import PerLayer
 from posx.errors import UserError
 
 
@@ -41,7 +42,7 @@ class Extension:
 def apply(extension: Extension, encoding: Encoding) -> Encoding:
   """The encoding under the extension: same parameters, other positions, angles or limits.
 
-  In a chain it extends every member that it has a meaning for.
+  In a chain it extends every member that it has a meaning for, among layers that differ also those that have no window of their own.
 
   Args:
     extension: from `posx.extensions.make`, or any `Extension`.
@@ -56,6 +57,8 @@ def apply(extension: Extension, encoding: Encoding) -> Encoding:
     >>> apply(YaRN(factor=16.0), RoPE()).scaling.factor
     16.0
   """
+  if isinstance(encoding, PerLayer):
+    return dataclasses.replace(encoding, parts=_layers(extension, encoding))
   if isinstance(encoding, Chain) and not extension.whole:
     if not any(extension.accepts(part) for part in encoding.parts):
       names = ", ".join(type(part).__name__ for part in encoding.parts) or "nothing"
@@ -64,6 +67,18 @@ def apply(extension: Extension, encoding: Encoding) -> Encoding:
   if not extension.accepts(encoding):
     raise UserError(f"{extension.name} extends {extension.serves}, got {title(encoding)}{_others(encoding)}")
   return extension.extend(encoding)
+
+
+def _layers(extension: Extension, encoding: PerLayer) -> tuple[Encoding, ...]:
+  """The parts, extended where they can be; a layer with a window of its own sees no distance that it was not trained on."""
+  chosen = [window == 0 and extension.accepts(part) for part, window in zip(encoding.parts, encoding.windows, strict=True)]
+  if not any(chosen):
+    names = ", ".join(type(part).__name__ + " with a window" * (w > 0) for part, w in zip(encoding.parts, encoding.windows, strict=True))
+    raise UserError(
+      f"{extension.name} extends {extension.serves}, and leaves layers with a window of their own as they are; none of the layers "
+      f"({names}) is to be extended"
+    )
+  return tuple(apply(extension, part) if yes else part for part, yes in zip(encoding.parts, chosen, strict=True))
 
 
 def _others(encoding: Encoding) -> str:

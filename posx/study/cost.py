@@ -115,15 +115,26 @@ def learned(config: Any) -> int:
   """Parameters of the encoding in the whole model."""
   encoding, dims = configs.encoding(config), configs.dims(config)
   first, inner = encoding.split()
-  copies = 1 if config.model.share_encoding else config.model.num_layers
-  return _of_encoding(config, first, dims) + copies * _of_encoding(config, inner, dims)
+  layers = _layers(config, inner)
+  copies = 1 if config.model.share_encoding else config.model.num_layers // len(layers)
+  inside = [_of_encoding(config, layer, dims) for layer, _ in (layers[:1] if config.model.share_encoding else layers)]
+  return _of_encoding(config, first, dims) + copies * sum(inside)
+
+
+def _layers(config: Any, encoding: Any) -> list[tuple[Any, int]]:
+  """(encoding, window or 0) of the layers of one period."""
+  if not config.model.layers:
+    return [(encoding, 0)]
+  from posx.encodings.layers import of_period
+
+  return of_period(encoding)
 
 
 def _of_encoding(config: Any, encoding: Any, dims: Any) -> int:
   if not encoding.uses("init"):
     return 0
   known = _LEARNED.get(config.encoding.name)
-  if known is not None and encoding == type(encoding)():
+  if known is not None and encoding == type(encoding)() and not config.model.layers:
     return known(encoding, dims)
   import jax
 
@@ -141,8 +152,11 @@ def parameters(config: Any) -> int:
 def forward(config: Any, length: int, window: int = 0) -> float:
   """FLOPs of one window of `length` tokens."""
   s = sizes(config)
-  reach = min(filter(None, (window, config.model.window, length)))
-  seen = reach * (reach + 1) / 2 + (length - reach) * reach
+  windows = [own for _, own in _layers(config, configs.encoding(config))] if config.model.layers else [0]
+  seen = 0.0
+  for own in windows:
+    reach = min(filter(None, (window, config.model.window, own, length)))
+    seen += (reach * (reach + 1) / 2 + (length - reach) * reach) / len(windows)
   matrices = s.projections + s.vocab * s.width
   return 2.0 * matrices * length + 4.0 * s.layers * s.heads * s.head * seen
 

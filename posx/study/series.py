@@ -192,7 +192,8 @@ def _by_factor(rows: Sequence[Row], among: Sequence[Row]) -> dict[str, list[Row]
   """label of the extension -> its rows. A factor seen at a length that it does not fit exactly is a fixed one."""
 
   def follows(row: Row) -> bool:
-    return row.get("factor") is None or math.isclose(row["factor"], max(1.0, row["length"] / row["train_length"]), rel_tol=1e-6)
+    original = row.get("original_length") or row["train_length"]
+    return row.get("factor") is None or math.isclose(row["factor"], max(1.0, row["length"] / original), rel_tol=1e-6)
 
   name = rows[0]["extension"] if rows else ""
   if not name or ":" in name:

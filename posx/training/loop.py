@@ -18,13 +18,13 @@ from typing import Any
 import jax
 
 from posx import positions
-from posx.checkpoint import Checkpoints, flatten, restore_params, unflatten
+from posx.checkpoint import Checkpoints, unflatten
 from posx.config import ConfigDict
 from posx.errors import PosxError, Stopped, UserError
 from posx.metrics import Writer
 from posx.rundir import RunDir
 from posx.study import cost, speed
-from posx.training import follow, optimiser, report, update
+from posx.training import finetune, follow, optimiser, report, update
 from posx.training import mesh as meshes
 
 VALIDATION_BATCHES = 8
@@ -40,7 +40,7 @@ def train(config: ConfigDict, workdir: str | Path, *, init_from: str = "", corpu
   Args:
     config: a checked configuration.
     workdir: the run folder; new, or of this very configuration.
-    init_from: run folder whose last parameters are the first of this run.
+    init_from: run folder whose last parameters are the first of this run; in place of `config.train.init_from`.
     corpus: the text to train on; None loads the train split of config.data.
     validation: the text of `eval_every`; None loads the validation split.
 
@@ -53,25 +53,21 @@ def train(config: ConfigDict, workdir: str | Path, *, init_from: str = "", corpu
   """
   from posx import data, decoder
 
+  config = finetune.resolve(config, workdir, init_from)
   mesh = meshes.make(config.train.mesh)
   update.check_batch(config, mesh)
   corpus = data.load(config.data, "train") if corpus is None else corpus
   if config.train.eval_every and validation is None:
     validation = data.load(config.data, "validation")
   model = decoder.from_config(config, corpus.vocab_size)
-  params, source = _source(init_from, model, config) if init_from else (None, {"init_from": ""})
+  params, source = None, {"init_from": config.train.init_from}
+  if config.train.init_from and Checkpoints.none(RunDir(workdir).checkpoints):
+    params, source = finetune.parameters(config, model)
 
   with follow.quiet(), follow.rundir(workdir) as run, _Signals() as signals:
     run.acquire(config, {**source, **_surroundings()})
     with run.recording():
       _Trainer(config, run, model, mesh, corpus, validation, signals).run(params)
-
-
-def _source(init_from: str, model: Any, config: ConfigDict) -> tuple[Any, dict[str, Any]]:
-  """(the parameters of another run, where they are from)."""
-  params, _, step = restore_params(init_from)
-  fitting = unflatten(update.shapes(model, config).params, flatten(params), f"--init_from={init_from}")
-  return fitting, {"init_from": str(Path(init_from).absolute()), "init_step": step}
 
 
 def _surroundings() -> dict[str, Any]:

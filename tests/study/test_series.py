@@ -88,6 +88,21 @@ def test_only_a_fixed_factor(tmp_path):
   assert [(c.label, list(c.points)) for c in curves(tmp_path, rows)] == [("rope + yarn:4", [512, 1024, 2048])]
 
 
+def test_a_factor_follows_from_the_length_of_the_very_first_training(tmp_path):
+  """Trained at 512, fine-tuned at 2048: at 4096 the automatic factor is 8."""
+  rows = [row("rope", n, 6.0, extension="yarn", factor=n / 512, train_length=2048, original_length=512) for n in (2048, 4096)]
+  assert [(c.label, list(c.points)) for c in curves(tmp_path, rows)] == [("rope + yarn", [2048, 4096])]
+
+
+def test_drawn_positions_are_a_curve_of_their_own(tmp_path):
+  rows = [row("rope", 512, 6.0), row("rope", 512, 7.0, positions="randomized")]
+  made = curves(tmp_path, rows)
+  assert [(c.label, c.points[512].perplexity, c.points[512].seeds) for c in made] == [
+    ("rope", pytest.approx(6.0), 1),
+    ("rope (randomized positions)", pytest.approx(7.0), 1),
+  ]
+
+
 def test_folders_are_merged(tmp_path):
   for name, encoding in (("one", "rope"), ("two", "alibi")):
     results.append(tmp_path / name / "runs" / encoding / results.FILE, [row(encoding, 512, 6.0)])
