@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from posx import cli, config, encodings, errors, extensions
+from posx.study.names import spell
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "CONTRIBUTING.md")
@@ -83,11 +84,20 @@ def test_extension_block():
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-  """The module of the guide, where Python finds it."""
+  """The modules of the guides, where Python finds them."""
   (tmp_path / "mine.py").write_text(block("# mine.py"))
+  write_contributed(tmp_path)
   monkeypatch.syspath_prepend(tmp_path)
   yield importlib.import_module("mine")
-  sys.modules.pop("mine", None)
+  for name in ("mine", "my_pkg", "my_pkg.my_file"):
+    sys.modules.pop(name, None)
+
+
+def write_contributed(folder: pathlib.Path) -> None:
+  """The file of CONTRIBUTING.md's guide, under the name that its commands use."""
+  (text,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+  (folder / "my_pkg").mkdir()
+  (folder / "my_pkg" / "my_file.py").write_text(text, encoding="utf-8")
 
 
 def test_guide_is_an_encoding(mine, bind):
@@ -106,6 +116,27 @@ def test_guide_is_an_encoding(mine, bind):
   out = attend(q, k, v, q_positions=places, k_positions=places, encoding=made, params=bound.params, dims=bound.dims)
   heads = [jnp.moveaxis(x[0], 1, 0) for x in (q, k, v)]
   np.testing.assert_allclose(jnp.moveaxis(out[0], 1, 0), bound.output(*heads, places, places, causal=True), atol=1e-5)
+
+
+def test_the_contributed_file_is_an_encoding_that_passes(mine, monkeypatch, bind, capsys):
+  """CONTRIBUTING's file outside the repository: its formula in float64, its configuration, the contract on it."""
+  from posx.testing import __main__ as testing
+
+  made = encodings.make("my_pkg.my_file:MyEncoding", narrow=8.0)
+  bound, distance = bind(made), np.array([0, 1, 5, 1000])
+  for h in range(4):
+    expected = -np.log(1 + (distance / (8.0 * 2.0**h)) ** 2)
+    np.testing.assert_allclose(made.bias(bound.head(h), jnp.asarray(distance)), expected, rtol=1e-5, atol=1e-7)
+  monkeypatch.chdir(ROOT)
+  loaded = config.load("configs/quickstart.py", ["encoding.name=my_pkg.my_file:MyEncoding", "encoding.narrow=8"])
+  assert config.encoding(loaded) == made
+  assert testing.main(["my_pkg.my_file:MyEncoding", "--encoding.narrow=8", "--extension=pi", "--extension.factor=4", "--hooks"]) == 0
+  shown = capsys.readouterr().out
+  assert "pass  shift_invariance" in shown and "checks passed" in shown and "FAIL" not in shown
+  with pytest.raises(errors.UserError, match="needs a width narrow > 0"):
+    testing.main(["my_pkg.my_file:MyEncoding", "--encoding.narrow=-1"])
+  with pytest.raises(errors.UserError, match=r"field of encoding.*did you mean"):
+    testing.main(["my_pkg.my_file:MyEncoding", "--encoding.narow=1"])
 
 
 # Commands.
@@ -141,7 +172,7 @@ def test_train_commands_load(mine, monkeypatch):
     for override in overrides:
       path, value = override.split("=")
       section, _, field = path.rpartition(".")
-      assert str(loaded[section][field] if section else loaded[field]) in (value, f"{value}.0")
+      assert spell(loaded[section][field] if section else loaded[field]) in (value, f"{value}.0")
 
 
 def test_evaluate_commands_name_extensions_and_their_fields():
@@ -166,7 +197,7 @@ def test_sweep_commands_plan(monkeypatch, capsys):
   )
 
 
-@pytest.mark.parametrize("name", ["quickstart", "test"])
+@pytest.mark.parametrize("name", ["quickstart", "test", "conformance"])
 def test_scripts_say_what_they_do(name):
   done = subprocess.run([ROOT / "scripts" / name, "--help"], capture_output=True, text=True, check=True)
   assert f"scripts/{name} [" in done.stdout and "PYTHON" in done.stdout and not done.stdout.startswith("#")
