@@ -57,7 +57,7 @@ def test_a_figure_shows_them_in_the_colour_of_the_encoding():
   own = curves(table())
   axis = figures.perplexity([*own, *known], "title").axes[0]
   line = {each.get_label(): each for each in axis.get_lines()}
-  assert list(line["alibi (KERPLE, ArXiv)"].get_ydata())[0] == pytest.approx(math.exp(math.log(6.12)))
+  assert line["alibi (KERPLE, ArXiv)"].get_ydata()[0] == pytest.approx(math.exp(math.log(6.12)))
   assert line["alibi (KERPLE, ArXiv)"].get_color() == line["alibi"].get_color()
   styles = [
     (look.colour, str(look.dashes), look.marker) for c, look in zip([*own, *known], looks([*own, *known]), strict=True) if not c.control

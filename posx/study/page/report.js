@@ -129,7 +129,10 @@ function hover(xTitle) {
 const charts = {};
 
 async function draw(id, curves, value, xTitle, xs) {
-  const rows = rowsOf(curves.filter((c) => shows(c) && !state.off.has(c.family + "\n" + c.extension)), value);
+  const on = curves.filter((c) => !c.control && !state.off.has(c.family + "\n" + c.extension));
+  // No curve without its controls: those of an encoding are there as long as any curve of it is.
+  const families = new Set(on.map((c) => c.family));
+  const rows = rowsOf([...on, ...curves.filter((c) => c.control && shows(c) && families.has(c.family))], value);
   const turn = (charts[id] = charts[id] || { turn: 0 });
   const mine = ++turn.turn;
   const options = { mode: "vega-lite", ast: true, renderer: "svg", actions: false, defaultStyle: false, tooltip: hover(xTitle) };
