@@ -1,6 +1,7 @@
 """What inspect says is true: facts against what was counted by hand, figures against definitions, pictures the same twice."""
 
 import hashlib
+import os
 import subprocess
 import sys
 
@@ -92,6 +93,10 @@ def test_wrong_arguments(arguments, match):
 
 @pytest.mark.parametrize("module", ["experiments.inspect", "posx.testing"])
 def test_help_needs_no_jax(module):
-  code = f"import sys, runpy; sys.argv = ['x', '--help']\ntry:\n  runpy.run_module({module!r}, run_name='__main__')\nexcept SystemExit: print('jax' in sys.modules)"
-  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**__import__("os").environ, "POSX_TUNED": "1"})
+  code = (
+    f"import sys, runpy; sys.argv = ['x', '--help']\ntry:\n  runpy.run_module({module!r}, run_name='__main__')\n"
+    "except SystemExit:\n  print('jax' in sys.modules)"
+  )
+  environment = {**os.environ, "POSX_TUNED": "1"}
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
   assert done.stdout.strip().endswith("False") and "--extension" in done.stdout, done.stderr
