@@ -55,7 +55,7 @@ def start(folder, *behaviours):
 
 
 def finish(process):
-  out, err = process.communicate(timeout=300)
+  out, err = process.communicate(timeout=900)
   return process.returncode, {n: e.strip() for n, e in re.findall(r"^END (\S+) (.*)$", out, re.M)}, out + err
 
 
