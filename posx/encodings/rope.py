@@ -215,6 +215,11 @@ class RoPE(Encoding):
 
   by_head: ClassVar = ()
 
+  @property
+  def norm_preserving(self) -> bool:  # type: ignore[override]
+    # The extensions with a gain have a field of that name (YaRN, LongRoPE).
+    return not hasattr(self.scaling, "gain")
+
   def __post_init__(self):
     inverse_frequencies(self.rotary_dim or 2, self.base)
     if self.layout not in LAYOUTS:

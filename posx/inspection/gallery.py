@@ -13,6 +13,7 @@ from posx.inspection.entry import Entry
 from posx.inspection.landscape import DIMS, LENGTH
 from posx.inspection.text import verdict
 from posx.testing import pairs
+from posx.testing.measures import SHIFT
 
 FACTOR = LENGTH / DIMS.train_length
 
@@ -27,7 +28,7 @@ positions, seen from the last token. *Attention paid to equal tokens* is what so
 share that goes to keys up to a distance. Grey is the encoding without the extension.
 
 In the tables, *longest position* is the last one that is not refused, *shift error* how much scores (or the input) change when all
-positions grow by 100,000, relative to their size, *norm error* how much queries and keys change their norms, *decays to* the
+positions grow by {shift:,}, relative to their size, *norm error* how much queries and keys change their norms, *decays to* the
 distance up to which no head of the picture ever rises, *order* what attention without a mask knows of the order of words, *lines*
 the lines of code of its file (of its class, for an extension).
 """
@@ -72,7 +73,14 @@ def _spell(value: object) -> str:
 def write(folder: Path) -> str:
   """Writes FOLDER/gallery.md and the pictures in FOLDER/gallery; returns what was written, in words."""
   ours, theirs = entries(), extended()
-  sizes = {"heads": DIMS.num_heads, "channels": DIMS.head_dim, "model": DIMS.model_dim, "trained": DIMS.train_length, "length": LENGTH}
+  sizes = {
+    "heads": DIMS.num_heads,
+    "channels": DIMS.head_dim,
+    "model": DIMS.model_dim,
+    "trained": DIMS.train_length,
+    "length": LENGTH,
+    "shift": SHIFT,
+  }
   page = [HEAD.format(**sizes), "## Encodings\n", table(ours), "\n## Extensions\n", table(theirs)]
   written = 0
   for each in (*ours, *theirs):

@@ -29,7 +29,11 @@ def longest(subject: Subject, limit: int = FURTHEST) -> int:
   return low
 
 
-def shift_error(subject: Subject, by: int = 100_000) -> float:
+SHIFT = 99_991
+"""A prime, so that no grouping of positions hides it."""
+
+
+def shift_error(subject: Subject, by: int = SHIFT) -> float:
   """By how much scores (or the input) change when all positions grow by the same number; relative to their size."""
   by = min(by, longest(subject) - int(NEAR[-1]) - 1)
   length = int(NEAR[-1]) + by + 1
@@ -39,9 +43,9 @@ def shift_error(subject: Subject, by: int = 100_000) -> float:
 
 
 def norm_error(subject: Subject) -> float:
-  """By how much the hook of queries and keys changes their norms."""
-  tokens = subject.tokens()
-  made = subject.run(tokens=tokens)
+  """By how much the hook of queries and keys changes their norms, far beyond the trained length where that is served."""
+  tokens, length = subject.tokens(), min(256 * subject.dims.train_length, longest(subject))
+  made = subject.run(NEAR + length - 1 - int(NEAR[-1]), tokens=tokens, length=length)
   norm = lambda x: np.linalg.norm(np.asarray(x, np.float64), axis=-1)
   return max(float(np.abs(norm(made[a]) - norm(tokens[b])).max()) for a, b in (("queries", "q"), ("keys", "k")))
 
