@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from posx import config as configs
+from posx.encodings import CATALOGUE
 
 _LEARNED: dict[str, Callable[[Any, Any], int]] = {
   "nope": lambda e, d: 0,
@@ -134,7 +135,7 @@ def _of_encoding(config: Any, encoding: Any, dims: Any) -> int:
   if not encoding.uses("init"):
     return 0
   known = _LEARNED.get(config.encoding.name)
-  if known is not None and encoding == type(encoding)() and not config.model.layers:
+  if known is not None and encoding == CATALOGUE[config.encoding.name]() and not config.model.layers:
     return known(encoding, dims)
   import jax
 
