@@ -50,7 +50,8 @@ def load(*folders: str | os.PathLike) -> Any:
     elif name == "written":
       frame[name] = pandas.to_datetime(frame[name])
     elif name != "document_losses":
-      frame[name] = frame[name].astype("string") if frame[name].dropna().map(lambda value: isinstance(value, str)).all() else frame[name]
+      texts = all(isinstance(value, str) for value in frame[name].dropna())
+      frame[name] = frame[name].astype("string") if texts else frame[name]
   return frame
 
 

@@ -86,7 +86,8 @@ def lines(curves: Sequence[Series], width: int = 120) -> list[list[Cell]]:
   over = "documents and seeds" if seeds > 1 else "documents, of one seed"
   made.append([(f"= not told apart by a paired t-test over {over} ({statistics.LEVEL:.0%}, Bonferroni at each length)", "dim")])
   if untold:
-    made.append([("? not tested: the losses of each document are not known, or the targets are not the same", "dim")])
+    why = "the losses of each document are not known, or the targets are not the same"
+    made.append([(f"? not tested: {why}; evaluate again, kept losses are not computed anew", "dim")])
   return made
 
 

@@ -23,6 +23,7 @@ from posx.study.results import Row
 from posx.study.series import Series
 
 _PAGE = Path(__file__).parent / "page"
+_SCRIPTS = ("state.js", "charts.js", "report.js")
 # Outlines of matplotlib's markers within -1 .. 1, for the curves and for their keys.
 _SHAPES = {
   "o": "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0Z",
@@ -160,7 +161,7 @@ def _library() -> str:
     import vl_convert
   except ImportError:
     raise UserError("the report needs vl-convert-python, which is not installed: pip install 'posx[report]'") from None
-  return vl_convert.javascript_bundle()
+  return vl_convert.javascript_bundle(None)
 
 
 def render(data: dict[str, Any]) -> str:
@@ -169,7 +170,7 @@ def render(data: dict[str, Any]) -> str:
   Raises:
     UserError: if the library that holds Vega-Lite is not installed.
   """
-  scripts = [_library(), (_PAGE / "report.js").read_text(encoding="utf-8")]
+  scripts = [_library(), "\n".join((_PAGE / name).read_text(encoding="utf-8") for name in _SCRIPTS)]
   scripts = [script.replace("</script", "<\\/script") for script in scripts]
   hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts)
   policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"

@@ -195,7 +195,7 @@ def test_every_control_does_what_it_says(browser, page):
   assert "t5 < alibi" in view.inner_text("#disagreements")
   # Published curves, of the same protocol only.
   assert "KERPLE, ArXiv" in view.inner_text("#published") and "DAPE" not in view.inner_text("#published")
-  view.get_by_label("KERPLE, ArXiv").check()
+  view.locator("#published label", has_text="KERPLE, ArXiv").locator("input").check()
   tab.ready()
   assert tab.points() == 16 + 6 * 6 and "Table 3" in view.inner_text("#published")
   tab.choose("#protocol", "last 256 tokens of each window")
