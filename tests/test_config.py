@@ -60,7 +60,7 @@ def test_override_sets_a_value_of_the_type_of_the_field(text, path, value):
   ("overrides", "message"),
   [
     (["trian.steps=1"], r"unknown config field 'trian.steps'; did you mean 'train.steps'\? known: seed, encoding\.\*"),
-    (["train.stepz=1"], r"'train.stepz'; did you mean 'train.steps'\? known: train.length, train.batch_size"),
+    (["train.stepz=1"], r"'train.stepz'; did you mean 'train.steps'\? known: train.length, train.init_from"),
     (["encoding.bsae=1"], r"of encoding 'rope' 'encoding.bsae'; did you mean 'encoding.base'\? known: encoding.name, encoding.base"),
     (["encoding.scaling=yarn"], r"unknown config field of encoding 'rope' 'encoding.scaling'"),
     (["encoding.base=1e6", "encoding.name=alibi"], r"of encoding 'alibi' 'encoding.base'.* known: encoding.name$"),
