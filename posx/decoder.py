@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int
 from posx.attention import attend, query_key, token_features
 from posx.attention.attend import Plan
 from posx.attention.cache import Cache
+from posx.attention.sharded import gather_keys
 from posx.attention.visibility import concrete
 from posx.encodings.base import Dims, Encoding
 from posx.encodings.layers import PerLayer, of_period
@@ -74,6 +75,8 @@ class Block(nn.Module):
       k, v, k_features = kept = jax.tree.map(write, (memory["keys"], memory["values"], memory["features"]), (k, v, features))
       memory = dict(zip(("keys", "values", "features"), kept, strict=True), sums=sums)
       k_positions, k_segments = cache.positions, cache.segments
+    if m.context:
+      k, v, k_positions, k_segments, k_features = gather_keys(m.context, k, v, positions, segments, features)
     if scored:
       q, features = jax.tree.map(lambda x: x[:, -scored:], (q, features))
       positions, segments = jax.tree.map(lambda x: x[..., -scored:], (positions, segments))
@@ -136,6 +139,7 @@ class Decoder(nn.Module):
     window: a query sees the last `window` tokens, itself included; None for all.
     dtype: of the computation; parameters, scores and losses are float32.
     plan, block: see `posx.attend`.
+    context: inside `jax.shard_map`, the mesh axis over which the tokens of a sequence are cut; positions must be given. '' for none.
     reach: positions in play where they are not known while tracing; 0 for as many as tokens.
   """
 
@@ -156,6 +160,7 @@ class Decoder(nn.Module):
   plan: Plan = "auto"
   block: tuple[int, int] | None = None
   reach: int = 0
+  context: str = ""
 
   @property
   def dims(self) -> Dims:
@@ -304,6 +309,8 @@ class Decoder(nn.Module):
       raise ValueError(f"unknown mlp {self.mlp!r}; known: 'gated', 'gelu'")
     if not self.head_dim and self.model_dim % self.num_heads:
       raise ValueError(f"num_heads={self.num_heads} does not divide model_dim={self.model_dim}; change one of them or give head_dim")
+    if self.context and self.encoding.uses("features"):
+      raise ValueError(f"{self.encoding} sums over the tokens of a sequence, which cannot be cut over devices: evaluate on one")
     if self.num_layers % self.period:
       raise ValueError(f"a period of {self.period} layers does not divide num_layers={self.num_layers}")
     h, g, _ = self.head_shape

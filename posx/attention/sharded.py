@@ -1,4 +1,5 @@
-"""Attention over several devices: each has its share of the heads or of the batch, and no communication is needed.
+"""Attention over several devices: each has its share of the heads or of the batch, and no communication is needed; or its share of
+the queries of one long sequence, and keys are gathered.
 
 On a CPU with n cores, n host devices (`jax_num_cpu_devices`) are the way to use them all: threads inside loops help
 little.
@@ -15,6 +16,24 @@ from jax.sharding import PartitionSpec as P
 
 from posx.attention.attend import attend, lengths
 from posx.encodings.base import Dims, Encoding, merge
+
+
+def gather_keys(axis: str, k, v, positions, segments, features):
+  """Inside `shard_map`, of a sequence cut over `axis`: the keys and what belongs to them, of all devices, in their order.
+
+  Each device then attends with its own queries [b t h c] to the keys of the whole sequence. The device with the last queries has
+  the most to do in a causal model.
+
+  Args:
+    axis: name of the mesh axis over which tokens are cut.
+    k, v: [b t g c] of this device.
+    positions, segments: int32 [t] or [b t]; segments may be None.
+    features: [b t ...], or an empty dictionary.
+  """
+  tokens = lambda x: jax.lax.all_gather(x, axis, axis=1, tiled=True)
+  places = lambda x: jax.lax.all_gather(x, axis, axis=x.ndim - 1, tiled=True)
+  k, v, features = jax.tree.map(tokens, (k, v, features))
+  return k, v, *jax.tree.map(places, (jax.numpy.asarray(positions), segments)), features
 
 
 def attend_sharded(

@@ -14,6 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from posx.decoder import Decoder
 from posx.evaluation.windows import Windows
@@ -21,11 +23,35 @@ from posx.evaluation.windows import Windows
 _TOKENS_AT_ONCE = 16384
 """Windows are batched up to so many tokens; longer windows run one at a time."""
 
+_SPLIT_FROM = 32768
+"""Windows of at least so many tokens are cut over the devices of this process, where there are several."""
+
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _run(model: Decoder, scored: int, params, tokens, targets, constants, positions=None):
   how = {"scored": scored} if scored else {}
   return model.apply(params, tokens, targets, positions=positions, constants=constants, method="token_losses", **how)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _run_split(model: Decoder, mesh: Mesh, params, tokens, targets, constants, positions):
+  def local(params, constants, tokens, targets, positions):
+    return model.apply(params, tokens, targets, positions=positions, constants=constants, method="token_losses")
+
+  cut = P(None, "context")
+  mapped = jax.shard_map(local, mesh=mesh, in_specs=(P(), P(), cut, cut, cut), out_specs=cut, check_vma=False)
+  return mapped(params, constants, tokens, targets, positions)
+
+
+def context_mesh(model: Decoder, length: int) -> Mesh | None:
+  """The devices over which windows of this length are cut; None to leave them whole.
+
+  Sums over the tokens of a sequence, as some encodings have, are not cut.
+  """
+  devices = jax.local_devices()
+  if len(devices) == 1 or length < _SPLIT_FROM or length % len(devices) or model.encoding.uses("features"):
+    return None
+  return jax.make_mesh((len(devices),), ("context",), axis_types=(AxisType.Auto,), devices=devices)
 
 
 def window_losses(
@@ -53,9 +79,11 @@ def window_losses(
   """
   length = max(windows.length, model.reach if positions else 0)
   model.encoding.check(model.dims, length)
-  constants = jax.device_put(jax.tree.map(jnp.asarray, model.constants(length)))
-  params = jax.device_put(params)
-  program = dataclasses.replace(model, encoding=model.encoding.program())
+  mesh = context_mesh(model, windows.length)
+  whole = None if mesh is None else NamedSharding(mesh, P())
+  constants = jax.device_put(jax.tree.map(jnp.asarray, model.constants(length)), whole)
+  params = jax.device_put(params, whole)
+  program = dataclasses.replace(model, encoding=model.encoding.program(), context="context" if mesh else model.context)
   places = [(d, s) for d in range(len(tokens)) for s in windows.starts]
   rows = max(1, min(_TOKENS_AT_ONCE // windows.length, len(places)))
   scored = scored if scored < windows.length else 0
@@ -66,7 +94,11 @@ def window_losses(
     batch = batch + batch[-1:] * (rows - real)  # one shape, one executable
     cut = np.stack([tokens[d, s : s + windows.length + 1] for d, s in batch])
     drawn = {"positions": np.stack([positions(d, s) for d, s in batch])} if positions else {}
-    out = _run(program, scored, params, cut[:, :-1], cut[:, 1:], constants, **drawn)
+    if mesh is None:
+      out = _run(program, scored, params, cut[:, :-1], cut[:, 1:], constants, **drawn)
+    else:
+      places_of = drawn.get("positions", np.broadcast_to(np.arange(windows.length, dtype=np.int32), cut[:, 1:].shape))
+      out = _run_split(program, mesh, params, cut[:, :-1], cut[:, 1:], constants, places_of)[:, -scored:]
     losses[first : first + real, -scored:] = np.asarray(out)[:real]
     progress(real * windows.length)
   return losses.reshape(len(tokens), len(windows.starts), windows.length)
