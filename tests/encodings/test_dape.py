@@ -8,6 +8,7 @@ import pytest
 from posx import encodings
 from posx.attention import attend
 from posx.encodings.base import Dims
+from posx.encodings.dape import DAPE
 
 DIMS = Dims(2, 4, 8, 16)
 
@@ -87,7 +88,7 @@ def test_neighbours_are_those_of_the_document():
 
 def test_refusals():
   with pytest.raises(ValueError, match=r"unknown prior of DAPE 't5'.*kerple, alibi, fire"):
-    encodings.make("dape", prior="t5")
+    DAPE(prior="t5")  # pyright: ignore[reportArgumentType]
   for fields in ({"width": 0}, {"key_window": 0}, {"key_window": 2}):
     with pytest.raises(ValueError, match="width >= 1 and an odd key_window"):
       encodings.make("dape", **fields)

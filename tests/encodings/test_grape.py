@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from posx import encodings
+from posx.encodings.grape import GRAPE
 
 
 def softplus(x):
@@ -47,4 +48,4 @@ def test_gates_that_see_nothing_are_alibi(bind):
 
 def test_refusals():
   with pytest.raises(ValueError, match=r"unknown gates of GRAPE 'none'.*query, key, both"):
-    encodings.make("grape", gates="none")
+    GRAPE(gates="none")  # pyright: ignore[reportArgumentType]
