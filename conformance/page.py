@@ -93,7 +93,7 @@ def recorded(unnoticed: list[str]) -> str:
   text = [RECORDED.format(total=total, files=len(held), noticed=total - len(unnoticed)), ""]
   text.append(table(("file", "cases", "arrays", "unnoticed"), lines))
   if unnoticed:
-    text += ["", "Unnoticed: " + ", ".join(f"`{each}`" for each in unnoticed) + "."]
+    text += ["", UNNOTICED, "", *(f"- `{each}`" for each in unnoticed)]
   return "\n".join(text)
 
 
@@ -129,3 +129,7 @@ RECORDED = """\
 
 The tests need none of these libraries: numbers of theirs, of authors' code and of float64 references are kept under `tests/oracles`.
 There are {total} arrays in {files} files. Each was altered alone, and for {noticed} of them a test failed."""
+
+UNNOTICED = """\
+Altered without notice. Some cannot decide a test: limits (`atol`), masks, and numbers for what posx refuses, an odd count of rotated channels or
+a factor of 1."""
