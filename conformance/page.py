@@ -131,5 +131,5 @@ The tests need none of these libraries: numbers of theirs, of authors' code and 
 There are {total} arrays in {files} files. Each was altered alone, and for {noticed} of them a test failed."""
 
 UNNOTICED = """\
-Altered without notice. Some cannot decide a test: limits (`atol`), masks, and numbers for what posx refuses, an odd count of rotated channels or
-a factor of 1."""
+Altered without notice. Some cannot decide a test: limits (`atol`), masks, and numbers for what posx refuses,
+an odd count of rotated channels or a factor of 1."""
