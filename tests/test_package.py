@@ -1,6 +1,7 @@
 """The package as it is installed: what it declares, what a wheel of it holds."""
 
 import importlib.metadata
+import itertools
 import os
 import pathlib
 import re
@@ -55,7 +56,9 @@ def imported(folder: str) -> set[str]:
 
 @pytest.mark.parametrize("folder", ["posx", "experiments", "configs"])
 def test_what_is_imported_is_declared(folder):
-  declared = {requirement(text)[0] for text in PROJECT["project"]["dependencies"]}
+  # What needs an extra says so where it is used, by name.
+  extras = (PROJECT["project"]["optional-dependencies"][extra] for extra in ("report", "frames", "slurm"))
+  declared = {requirement(text)[0] for text in (*PROJECT["project"]["dependencies"], *itertools.chain(*extras))}
   owners = importlib.metadata.packages_distributions()
   ours = {"posx", "experiments", "configs", "__future__"}
   for module in sorted(imported(folder) - set(sys.stdlib_module_names) - ours):

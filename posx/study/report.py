@@ -161,7 +161,7 @@ def _library() -> str:
     import vl_convert
   except ImportError:
     raise UserError("the report needs vl-convert-python, which is not installed: pip install 'posx[report]'") from None
-  return vl_convert.javascript_bundle(None)
+  return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
 
 
 def render(data: dict[str, Any]) -> str:
