@@ -2,6 +2,7 @@
 
     python -m conformance                 measures everything, writes docs/conformance.md
     python -m conformance --check         measures, writes nothing; exit code 1 where a line is no longer true
+    python -m conformance --list          lists the methods without a peer anew, measures nothing; needs no peers
 
 Needs the peers: pip install -c constraints.txt -e '.[peers]'. `scripts/conformance` does it with all set-up.
 """
@@ -23,7 +24,13 @@ PEERS = ("torch", "transformers", "x_transformers", "rotary_embedding_torch")
 def main(argv: Sequence[str]) -> int:
   parser = cli.Parser(prog="python -m conformance", description=__doc__)
   parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where a line is no longer true")
+  parser.add_argument("--list", action="store_true", help="only list the methods without a peer anew")
   args = parser.parse_args(argv)
+  if args.list:
+    from conformance import page
+
+    PAGE.write_text(page.relisted(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
   missing = [name.replace("_", "-") for name in PEERS if importlib.util.find_spec(name) is None]
   if missing:
     raise UserError(f"not installed: {', '.join(missing)}; run scripts/conformance, or pip install -c constraints.txt -e '.[peers]'")

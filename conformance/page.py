@@ -75,12 +75,25 @@ def render(measured: dict[str, list[tuple[Comparison, Result]]], errors: dict[fl
   head = ("base", "library", *(f"up to {n:,}" for n in angles.UP_TO))
   lines = [(f"{base:,.0f}", name, *map(number, each)) for base, by_name in errors.items() for name, each in by_name.items()]
   parts.append(f"{ANGLES}\n\n{table(head, lines)}")
+  parts.append(without_peer())
+  parts.append(recorded(unnoticed))
+  return "\n\n".join(parts) + "\n"
+
+
+def without_peer() -> str:
+  """The section of methods that no library here has."""
   rest = alone()
   known = [f"- `{name}`: {text}" for name, text in rest.items() if text]
   names = ", ".join(f"`{name}`" for name, text in rest.items() if not text)
-  parts.append("\n".join([ALONE, "", *known, f"- the definition in float64 alone: {names}"]))
-  parts.append(recorded(unnoticed))
-  return "\n\n".join(parts) + "\n"
+  return "\n".join([ALONE, "", *known, f"- the definition in float64 alone: {names}"])
+
+
+def relisted(text: str) -> str:
+  """The page with that section up to date and all that was measured as it is."""
+  before, found, rest = text.partition(ALONE)
+  if not found:
+    raise ValueError("the page has no section of methods without a peer; measure it anew")
+  return before + without_peer() + "\n\n" + rest[rest.index("## ") :]
 
 
 def recorded(unnoticed: list[str]) -> str:
