@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int | None:
   )
   parser.add_argument("--last_k", metavar="K", help="tokens of the last-k protocol; 0 leaves it out")
   parser.add_argument(
-    "--buckets", metavar="true|false", help="losses by position, which take those of whole windows; without them a long one takes less time"
+    "--buckets", metavar="N", help="losses by position for windows up to N tokens, -1: for all; longer ones take less time without them"
   )
   parser.add_argument("--positions", metavar="NAME", help="consecutive, or how they are drawn; default: positions.eval of the run")
   parser.add_argument("--controls", metavar="A,B", help="window, truncate, both, or 'none'")

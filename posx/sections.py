@@ -78,7 +78,7 @@ class Eval:
   stride: int = 0  # 0: windows do not overlap
   targets: int = 0  # tokens scored at every length; 0: as many as the shortest length
   last_k: int = 256  # the last tokens of a window; 0: that protocol is left out
-  buckets: bool = True  # losses by position in the window, which takes all of them; without, the last layer does what is scored
+  buckets: int = -1  # windows up to so many tokens tell losses by position; of longer ones the last layer does what is scored. -1: all
   documents: int = 32  # the longest ones; 0: all that are long enough
   split: str = "test"
   extensions: tuple[str, ...] = ()  # 'yarn' or 'yarn:8'

@@ -152,7 +152,7 @@ class _Job:
   def _full(self, model, length: int, window: int | None = None):
     """(losses, windows) at a length, with attention limited to `window` tokens or not."""
     windows = place(self.total, length, min(self.config.eval.stride or length, length), self.targets)
-    scored = 0 if self.config.eval.buckets else _needed(windows, self.config.eval.last_k)
+    scored = 0 if self._by_position(windows.length) else _needed(windows, self.config.eval.last_k)
     return self._losses(model, windows, None if window and length <= window else window, scored), windows
 
   def _picked(self, losses: np.ndarray, windows: Windows, by_position: bool = False) -> list[Picked]:
@@ -160,10 +160,14 @@ class _Job:
     targets, k = windows.cut(self.tokens), self.config.eval.last_k
     both = zip(rows.selections(losses, windows, k), rows.selections(targets, windows, k), strict=True)
     picked = [Picked(protocol, found, scored) for (protocol, found), (_, scored) in both]
-    if by_position and self.config.eval.buckets:
+    if by_position and self._by_position(windows.length):
       parts = protocols.buckets(losses, windows), protocols.buckets(targets, windows)
       picked += [Picked({"protocol": "bucket", "bucket": f"{a}-{b}"}, parts[0][a, b], parts[1][a, b]) for a, b in parts[0]]
     return picked
+
+  def _by_position(self, length: int) -> bool:
+    """Whether windows of this length tell losses by position, for which all of their losses are computed."""
+    return not 0 <= self.config.eval.buckets < length
 
   def _fed(self, length: int, context: int) -> list[Picked]:
     """The plain model that is only ever fed its last tokens: `context` of them, or at least 7/8 of that, before each target."""
