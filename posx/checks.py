@@ -139,6 +139,7 @@ def _eval(config: ConfigDict) -> None:
   if not e.lengths or min(e.lengths) < 1 or len(set(e.lengths)) < len(e.lengths):
     raise UserError(f"config.eval.lengths must be different positive numbers of tokens, got {e.lengths}")
   _require(config, "eval", ("stride", "targets", "last_k", "documents"), _not_negative, "0 or positive")
+  _require(config, "eval", ("buckets",), lambda n: n >= -1, "-1 for all windows, or 0 or positive")
   if e.stride > min(e.lengths):
     raise UserError(f"config.eval.stride={e.stride} exceeds the window of {min(e.lengths)} tokens: targets between windows would be lost")
   if e.last_k > min(e.lengths):
