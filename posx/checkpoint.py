@@ -73,8 +73,13 @@ class Checkpoints:
     self.folder = Path(folder).absolute()
     # Synchronous: on the host it costs as much as starting the asynchronous writer, and a full disk is noticed at once.
     # What a killed writer left unfinished goes when the next writer starts; a reader touches nothing.
+    alone = self._alone(writable)
     options = ocp.CheckpointManagerOptions(
-      max_to_keep=_KEEP, create=writable, cleanup_tmp_directories=writable, enable_async_checkpointing=False
+      max_to_keep=_KEEP,
+      create=writable and alone is None,
+      cleanup_tmp_directories=writable,
+      enable_async_checkpointing=False,
+      multiprocessing_options=alone or ocp.options.MultiprocessingOptions(),
     )
     self._manager = ocp.CheckpointManager(self.folder, options=options)
     self._args = ocp.args
@@ -83,6 +88,18 @@ class Checkpoints:
   def none(folder: Path) -> bool:
     """Whether no checkpoint has been written to a folder yet; nothing is made there."""
     return not folder.is_dir() or not any(each.name.isdigit() for each in folder.iterdir())
+
+  def _alone(self, writable: bool) -> Any:
+    """Options of a manager that does not wait for the other processes of a run: one writes, each reads for itself. None for one process."""
+    import jax
+    import orbax.checkpoint as ocp
+
+    if jax.process_count() == 1:
+      return None
+    if writable:
+      self.folder.mkdir(parents=True, exist_ok=True)
+    me = jax.process_index()
+    return ocp.options.MultiprocessingOptions(primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"process{me}")
 
   def latest(self) -> int | None:
     """The last step saved, or None."""

@@ -164,6 +164,7 @@ def forward(config: Any, length: int, window: int = 0) -> float:
 
 def passes(config: Any) -> list[Pass] | None:
   """What the evaluations of a run feed to the model; None where the text decides how many documents there are."""
+  from posx import checks
   from posx.evaluation.windows import place
 
   e, trained = config.eval, config.train.length
@@ -180,8 +181,9 @@ def passes(config: Any) -> list[Pass] | None:
 
   made: dict[Pass | tuple[str, Pass], Pass] = {}
   for name in dict.fromkeys(["", *e.extensions]):
+    encoding = configs.encoding(checks.with_extension(config, name) if name else config)
     for length in e.lengths:
-      context = _context(config, name, length)
+      context = _context(config, encoding, length)
       if context is not None:
         own = fed(context) if 0 < context < length else windows(length, min(e.stride or length, length), targets)
         # losses are kept: those of the plain model are computed once, however many rows need them
@@ -196,11 +198,8 @@ def passes(config: Any) -> list[Pass] | None:
   return list(made.values())
 
 
-def _context(config: Any, extension: str, length: int) -> int | None:
+def _context(config: Any, encoding: Any, length: int) -> int | None:
   """The most tokens that are fed at once (0: no limit); None if the encoding cannot serve this length."""
-  from posx import checks
-
-  encoding = configs.encoding(checks.with_extension(config, extension) if extension else config)
   if encoding.max_context is not None:
     return encoding.max_context or config.train.length
   try:

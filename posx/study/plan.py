@@ -45,7 +45,7 @@ def plan(jobs: Sequence[Job], workers: int, where: str, kept: Sequence[speed.Row
     remote: the workers are on other machines, whose memory is not known.
   """
   resolved = [configs.from_json(json.dumps(job.run.settings)) for job in jobs]
-  costs = [cost.cost(config) for config in resolved]
+  costs = _costs(jobs, resolved)
   times = [speed.estimate(config, each, kept, where) for config, each in zip(resolved, costs, strict=True)]
   keys = list(dict.fromkeys(key for job in jobs for key in job.run.differs))
   # What only some runs have at all (fields of their encoding) is said by the runs' names where it matters.
@@ -64,6 +64,15 @@ def plan(jobs: Sequence[Job], workers: int, where: str, kept: Sequence[speed.Row
   return "\n".join(
     [*(line.rstrip() for line in lines), "", *_whole(jobs, costs, times, workers, where, remote), *FORMULA, *_why(resolved, costs, times)]
   )
+
+
+def _costs(jobs: Sequence[Job], resolved: Sequence[Any]) -> list[cost.Cost]:
+  """What each costs; the seed makes no difference, so it is found once for all seeds."""
+  found: dict[str, cost.Cost] = {}
+  for job, config in zip(jobs, resolved, strict=True):
+    key = json.dumps({**job.run.settings, "seed": 0})
+    found[key] = found[key] if key in found else cost.cost(config)
+  return [found[json.dumps({**job.run.settings, "seed": 0})] for job in jobs]
 
 
 def _hours(time: speed.Estimate) -> str:

@@ -97,7 +97,7 @@ def test_passes_are_what_the_evaluation_feeds(tmp_path, monkeypatch, name, field
   config = load(name, **size, eval__lengths=(32, 64, 128), eval__last_k=16, eval__documents=2, eval__targets=48, **fields)
   fed = []
 
-  def losses(model, params, tokens, windows, progress=None):
+  def losses(model, params, tokens, windows, **rest):
     fed.append((windows.length, len(tokens) * len(windows.starts), model.window or 0))
     return np.zeros((len(tokens), len(windows.starts), windows.length), np.float32)
 
