@@ -60,6 +60,6 @@ def _map(
   middle, half = (limits[0] + limits[1]) / 2, (limits[1] - limits[0]) / 2
   for (y, x), value in np.ndenumerate(shown):
     dark = abs(value - middle) > 0.6 * half if colours == "RdBu" else value > middle + 0.2 * half
-    text = "-" if np.isnan(value) else f"{value:.2f}"
+    text = "-" if np.isnan(value) else f"{round(float(value), 2) + 0.0:.2f}"  # no minus before a zero
     axis.text(x, y, text, ha="center", va="center", fontsize=7.5, color="white" if dark else "#222222")
   figure.colorbar(image, ax=axis, fraction=0.05, pad=0.02).ax.tick_params(labelsize=7.5)
