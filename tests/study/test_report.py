@@ -29,6 +29,8 @@ def fill(folder):
   rows += [row("learned", n, None, note="a table of 512 rows cannot serve it") for n in LENGTHS[1:]] + [row("learned", 512, 7.0)]
   rows += [row(EVIL, 512, 9.0), row("rope", 512, 3.0, data="text"), *buckets()]
   results.append(folder / results.FILE, rows)
+  (folder / "runs" / "t5").mkdir(parents=True)
+  (folder / "runs" / "t5" / "config.json").write_text(json.dumps({"seed": 0, "encoding": {"name": "t5"}, "train": {"steps": 5}}))
   for seed in (0, 1):
     home = folder / "runs" / f"nope-seed={seed}"
     home.mkdir(parents=True)
@@ -54,7 +56,11 @@ def test_what_is_collected(study):
   assert [p["shown"] for p in learned["points"]] == ["7.00", "n/a", "n/a"] and learned["points"][1]["loss"] is None
   assert len(first["disagreements"]) == 1 and "t5 < alibi" in first["disagreements"][0]
   runs = {r["run"]: r for r in made["runs"]}
-  assert made["differing"] == ["seed"] and made["common"]["train.steps"] == "5" and runs["nope-seed=1"]["origin"]["devices"] == ["cpu"]
+  assert (
+    made["differing"] == ["encoding.name", "seed"]
+    and made["common"]["train.steps"] == "5"
+    and runs["nope-seed=1"]["origin"]["devices"] == ["cpu"]
+  )
   assert not runs["rope"]["kept"]
 
 
