@@ -7,7 +7,8 @@ Biases of T5 and KERPLE are shared by all layers, as their authors have it. The 
 `configs/base512.py`, so the order of the curves is what compares.
 
 By --dry_run: 21 runs of 161.8 million parameters, 629 PFLOPs of training and 1.5 of evaluation each, 13.2 EFLOPs in all, 12.4 GB; with
-`:cpu` 21 runs of 0.27 million parameters, 4.23 and 2.00 TFLOPs each, 131 TFLOPs in all, 282 MB. Hours follow from what the machine was timed at.
+`:cpu` 21 runs of 0.27 million parameters, 4.23 and 2.00 TFLOPs each, 131 TFLOPs in all, 282 MB.
+Hours follow from what the machine was timed at.
 
 Reference:
   Chi et al., "KERPLE", NeurIPS 2022, table 3. arXiv:2205.09921

@@ -6,7 +6,8 @@
 The standard error over these seeds is what any difference between two encodings has to exceed.
 
 By --dry_run: 20 runs of 161.8 million parameters, 629 PFLOPs of training and 1.5 of evaluation each, 12.6 EFLOPs in all, 12.4 GB; with
-`:cpu` 20 runs of 0.27 million parameters, 4.23 and 2.00 TFLOPs each, 125 TFLOPs in all, 282 MB. Hours follow from what the machine was timed at.
+`:cpu` 20 runs of 0.27 million parameters, 4.23 and 2.00 TFLOPs each, 125 TFLOPs in all, 282 MB.
+Hours follow from what the machine was timed at.
 """
 
 

@@ -4,7 +4,8 @@
     python -m experiments.sweep --config=configs/sweeps/share_kerple.py:cpu --workdir=runs/share_kerple_cpu
 
 By --dry_run: 12 runs of 161.8 million parameters, 629 PFLOPs of training and 1.5 of evaluation each, 7.55 EFLOPs in all, 12.4 GB; with
-`:cpu` 12 runs of 0.27 million parameters, 4.23 and 2.00 TFLOPs each, 75 TFLOPs in all, 282 MB. Hours follow from what the machine was timed at.
+`:cpu` 12 runs of 0.27 million parameters, 4.23 and 2.00 TFLOPs each, 75 TFLOPs in all, 282 MB.
+Hours follow from what the machine was timed at.
 
 Reference:
   Chi et al., "KERPLE", NeurIPS 2022. arXiv:2205.09921
