@@ -49,6 +49,14 @@ function range(rows) {
   return [low / room, high * room];
 }
 
+// Where a logarithmic scale is labelled: more closely on a short one.
+function roundNumbers(low, high) {
+  const steps = high / low > 1000 ? [1] : high / low > 5 ? [1, 2, 3, 5] : [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9];
+  const made = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) made.push(...steps.map((step) => Number(`${step}e${power}`)));
+  return made.filter((y) => y >= low && y <= high);
+}
+
 function spec(curves, rows, value, xTitle, xs) {
   const as = (field) => ({ field, type: "nominal", scale: null, legend: null });
   const x = {
@@ -57,6 +65,7 @@ function spec(curves, rows, value, xTitle, xs) {
   };
   const domain = range([...rows.plain, ...rows.window, ...rows.truncate]);
   const y = { field: "y", type: "quantitative", title: NAMES[value], scale: { type: state.log ? "log" : "linear", domain, nice: false } };
+  if (state.log) y.axis = { values: roundNumbers(...domain) };
   const line = { x, y, color: as("colour"), detail: { field: "label" } };
   // A layer without rows would make the scales complain.
   const layer = (kind, mark, encoding) => (rows[kind].length ? [{ data: { name: kind }, mark: { tooltip: null, invalid: null, ...mark }, encoding }] : []);
