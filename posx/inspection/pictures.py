@@ -112,7 +112,8 @@ def _kernel(axis: Any, now: Landscape, before: Landscape | None, trained: int) -
   low, high = np.nanpercentile(shown, 1), np.nanmax(shown)
   # The steepest head would flatten all others.
   low = max(low, -12.0) if low < -12 else np.nanmin(shown)
-  axis.set_ylim(low - 0.06 * (high - low) - 1e-3, high + 0.08 * (high - low) + 1e-3)
+  pad = max(0.07 * (high - low), 0.02)
+  axis.set_ylim(low - pad, high + pad)
   _dress(axis, "added to the score of equal tokens", "distance in tokens", "logits")
 
 
@@ -124,7 +125,7 @@ def _map(figure: Any, axis: Any, now: Landscape) -> None:
   low, high = np.nanpercentile(shown, [2, 100])
   image = axis.imshow(
     shown, extent=(0, last.shape[1], last.shape[1], 0), aspect="auto", cmap="cividis", interpolation="nearest",
-    vmin=min(low, high - 1e-6), vmax=high,
+    vmin=min(low, high - 0.02), vmax=high,
   )  # fmt: skip
   bar = figure.colorbar(image, ax=axis, shrink=0.9, pad=0.02)
   bar.ax.tick_params(labelsize=7, length=2, color=LIGHT)

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -100,3 +101,15 @@ def test_help_needs_no_jax(module):
   environment = {**os.environ, "POSX_TUNED": "1"}
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
   assert done.stdout.strip().endswith("False") and "--extension" in done.stdout, done.stderr
+
+
+def test_the_gallery_is_complete():
+  """Every entry has a heading and a picture; no picture is left over, and all of them are small."""
+  docs = pathlib.Path(__file__).resolve().parents[2] / "docs"
+  page = (docs / "gallery.md").read_text(encoding="utf-8")
+  wanted = {f"encoding_{name}.png": f"\n## {name}\n" for name in encodings.CATALOGUE}
+  wanted |= {f"extension_{name}.png": f"\n## Extension {name}\n" for name in extensions.CATALOGUE}
+  lacking = [picture for picture, heading in wanted.items() if heading not in page or f"(gallery/{picture})" not in page]
+  assert not lacking, f"run python -m experiments.inspect --all: {lacking}"
+  assert {path.name for path in (docs / "gallery").iterdir()} == set(wanted)
+  assert sum(path.stat().st_size for path in (docs / "gallery").iterdir()) < 3e6
