@@ -95,7 +95,7 @@ def receptive(found: Mapping[str, Any], label: str, trained: int) -> Any:
   import numpy as np
 
   distance, gradient = found["distance"], found["gradient"]
-  figure, axes = _figure(2, f"effective receptive field of {label}, windows of {tag(len(gradient))} tokens and a little more")
+  figure, axes = _figure(2, f"effective receptive field of {label}: the last losses of a window and the inputs before them")
   edges = np.unique(np.concatenate([[0, 1], np.round(2 ** np.arange(1, np.log2(len(gradient)), 0.5)).astype(int), [len(gradient)]]))
   spans = list(itertools.pairwise(edges.tolist()))
   means = [gradient[a:b].mean() for a, b in spans]
