@@ -113,9 +113,8 @@ class Entry:
   def orders(self) -> list[tuple[str, float, float]]:
     """(sentence, difference without a mask, with a causal mask) from 'dog bites man', largest of a word."""
     with suite.hasty():
-      return [
-        (said, *(measures.order_difference(self.subject, o, causal) for causal in (False, True))) for said, o in measures.ORDERS.items()
-      ]
+      measured = lambda order, causal: measures.order_difference(self.subject, order, causal)
+      return [(said, measured(order, False), measured(order, True)) for said, order in measures.ORDERS.items()]
 
   def figure(self) -> Any:
     from posx.inspection import pictures

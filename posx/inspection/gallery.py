@@ -55,7 +55,7 @@ def extended() -> list[Entry]:
 def settings(cls: type) -> dict[str, object]:
   """The defaults where they say what to do at `LENGTH`; else a factor for that length, and divisors for each pair of channels."""
   lists = {n: v for n, v in pairs.settings(cls, DIMS).items() if isinstance(v, tuple)}
-  own = {"factor": FACTOR} if "factor" in fields(cls) and fields(cls)["factor"][1] == 0 else {}
+  own: dict[str, object] = {"factor": FACTOR} if "factor" in fields(cls) and fields(cls)["factor"][1] == 0 else {}
   name = getattr(cls, "name", cls.__name__)
   try:
     extensions.make(name, **own, **lists)

@@ -50,7 +50,9 @@ def _panels(now: Landscape, before: Landscape | None, trained: int) -> list[Pane
     ]
   if now.input is not None:
     panels += [lambda figure, axis: _similarity(figure, axis, now.input), lambda figure, axis: _near(axis, now, before, trained)]
-  if now.wavelengths is not None and (before is None or not np.array_equal(now.wavelengths, before.wavelengths)):
+  if now.wavelengths is not None and not (
+    before is not None and before.wavelengths is not None and np.array_equal(now.wavelengths, before.wavelengths)
+  ):
     panels.append(lambda figure, axis: _spectrum(axis, now, before, trained))
   return panels
 

@@ -184,7 +184,8 @@ def content_free(s: Subject) -> str:
   """Claim `content_free`: what is added to the scores does not know queries and keys."""
   if s.encoding.form == "none":
     scores = jnp.zeros((TOKENS, TOKENS))
-    handed = s.encoding.on_scores({}, scores, *[s.tokens()[n][0] for n in "qk"], jnp.asarray(NEAR), jnp.asarray(NEAR))
+    q, k, at = s.tokens()["q"][0], s.tokens()["k"][0], jnp.asarray(NEAR)
+    handed = s.encoding.on_scores({}, scores, q, k, at, at)
     require(handed is scores, "an encoding without a score hook must hand the scores back as they are")
     return "no score hook"
   added = []
@@ -192,7 +193,7 @@ def content_free(s: Subject) -> str:
     made = s.run(tokens=s.tokens(seed))
     product = np.einsum("htc,huc->htu", np.asarray(made["queries"], np.float64), np.asarray(made["keys"], np.float64))
     added.append(np.asarray(made["scores"]) - product * s.dims.head_dim**-0.5)
-  error = difference(*added, PAST)
+  error = difference(added[0], added[1], PAST)
   claim = s.encoding.content_free
   require((error < 1e-5) == claim, f"content_free={claim}, but other queries and keys change what is added by {error:.2g}")
   return f"{error:.1e}{'' if claim else ', not claimed'}"

@@ -52,9 +52,11 @@ def norm_error(subject: Subject) -> float:
 
 def linear_shift_error(encoding: Encoding, bound: Bound, by: int = 7) -> float:
   """How far PE(p + k) is from the best linear map of PE(p), on positions that the map was not fitted to."""
+  import jax.numpy as jnp
+
   at = np.random.default_rng(0).choice(bound.dims.train_length - by, 4 * bound.dims.model_dim, replace=False).astype(np.int32)
-  nothing = np.zeros((len(at), bound.dims.model_dim), np.float32)
-  here, there = (np.asarray(encoding.on_input(bound.p(), nothing, at + n), np.float64) for n in (0, by))
+  nothing = jnp.zeros((len(at), bound.dims.model_dim))
+  here, there = (np.asarray(encoding.on_input(bound.p(), nothing, jnp.asarray(at + n)), np.float64) for n in (0, by))
   half = len(at) // 2
   matrix, *_ = np.linalg.lstsq(here[:half], there[:half], rcond=None)
   return float(np.abs(here[half:] @ matrix - there[half:]).max())
@@ -74,8 +76,8 @@ def words(subject: Subject, order: tuple[int, ...], causal: bool) -> np.ndarray:
   tokens = {"x": tokens["x"][places], "q": tokens["q"][:, places], "k": tokens["q"][:, places]}
   entered = subject.run(at, tokens=tokens)["input"]
   # What was added to the input reaches queries and keys through one fixed projection, as in a model.
-  h, c = subject.dims.num_heads, subject.dims.head_dim
-  project = np.random.default_rng(5).normal(size=(subject.dims.model_dim, h, c)).astype(np.float32) * 0.2
+  h, c, d = subject.dims.num_heads, subject.dims.head_dim, subject.dims.model_dim
+  project = np.random.default_rng(5).normal(size=(d, h, c)).astype(np.float32) * d**-0.5
   q = jnp.einsum("td,dhc->htc", entered, project)
   out = np.asarray(
     subject.run(at, tokens={"x": entered, "q": q, "k": q}, seen=real & np.tri(TOKENS, dtype=bool) if causal else real)["output"]

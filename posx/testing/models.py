@@ -134,7 +134,7 @@ def tiles_equal_the_textbook(s: Subject) -> str:
   rest = {"q_positions": at, "k_positions": at, "encoding": inner.program(), "dims": s.dims}
   if inner.uses("features"):
     x = rng.normal(size=(1, t, s.dims.model_dim)).astype(np.float32)
-    made, _ = token_features(x, positions=at, encoding=inner, params=s.params, constants=constants)
+    made, _ = token_features(jnp.asarray(x), positions=jnp.asarray(at), encoding=inner, params=s.params, constants=constants)
     rest |= {"q_features": made, "k_features": made}
 
   def run(plan, block):

@@ -79,7 +79,9 @@ class Subject:
     draw = lambda *shape: jnp.asarray(rng.normal(size=shape), self.dtype)
     return {"x": draw(TOKENS, self.dims.model_dim), "q": draw(h, TOKENS, c), "k": draw(h, TOKENS, c)}
 
-  def run(self, q_pos=NEAR, k_pos=None, *, which: str = "everything", tokens=None, length: int = 0, params: Any = None, seen=None) -> Any:
+  def run(
+    self, q_pos: Any = NEAR, k_pos: Any = None, *, which: str = "everything", tokens=None, length: int = 0, params: Any = None, seen=None
+  ) -> Any:
     """Everything that the hooks make of the tokens at these positions, see `posx.testing.textbook`; causal unless `seen` is given."""
     tokens = tokens or self.tokens()
     q_pos = np.asarray(q_pos, np.int32)
