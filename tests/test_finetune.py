@@ -50,6 +50,7 @@ def weights(config, workdir, source):
   return flatten(finetune.parameters(config, decoder.from_config(config, 256))[0])
 
 
+@pytest.mark.slow
 def test_to_twice_the_length_under_an_extension(tmp_path, origins):
   """The factor and the original length come from the run it starts from; the first loss is the old model's under that extension."""
   source, corpus = tmp_path / "source", data.from_texts(TEXT)
@@ -100,6 +101,7 @@ def test_rope_taken_off_keeps_every_parameter(tmp_path, origins, capsys):
   assert not found and "encoding   rope -> nope: it has nothing to learn" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_parameters_of_another_encoding_start_anew(tmp_path, origins, capsys):
   """From KERPLE to T5: KERPLE's are left behind, T5's are those of a fresh run of this seed, all others are taken over."""
   config = tiny("t5")
@@ -135,6 +137,7 @@ def test_another_architecture_or_other_tokens_are_refused(tmp_path, origins, par
     weights(config, tmp_path, origins())
 
 
+@pytest.mark.slow
 def test_what_does_not_work_together_is_refused_before_anything_is_written(tmp_path, origins):
   with pytest.raises(UserError, match=r"config.train.original_length=16 is for runs with --init_from"):
     training.train(tiny(original_length=16), tmp_path / "run", corpus=data.from_texts(TEXT))

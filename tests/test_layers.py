@@ -53,6 +53,7 @@ def unrolled(model, params, tokens):
   return (x @ p["embedding"].T).reshape(b, t, -1)
 
 
+@pytest.mark.slow
 def test_equal_to_the_layers_one_by_one_and_from_a_cache():
   model, params = make(MIXED, 6)
   assert set(params["params"]["layers"]) == {"0", "1", "2"}
