@@ -34,6 +34,7 @@ axis = getattr(jax.sharding.AxisType, sys.argv[1])
 _, loss, expected = slopes(jax.make_mesh((1, 1), meshes.AXES, axis_types=(axis,) * 2, devices=jax.devices()[:1]))
 mesh = meshes.make((2, 4), axis)
 state, found, slope = slopes(mesh)
+found, loss = float(found), float(loss)
 assert abs(found - loss) < 1e-5 * loss, (found, loss)
 for (path, a), b in zip(flatten(slope).items(), flatten(expected).values(), strict=True):
   np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6, err_msg=path)
@@ -106,7 +107,8 @@ def test_two_processes_train_one_run_and_one_process_reads_it(tmp_path):
   pair = [python(code, *shared, f"--process={n}", **flags) for n in range(2)]
   outs = [process.communicate() for process in pair]
   assert [process.returncode for process in pair] == [0, 0], outs[0][1][-2000:] + outs[1][1][-2000:]
-  assert "4 x cpu" in outs[0][0] and outs[1][0] == ""
+  # gloo says itself who is connected, in lines that mix
+  assert "4 x cpu" in outs[0][0] and "done: 6 steps" in outs[0][0] and "cpu" not in outs[1][0] and "done" not in outs[1][0]
   assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "done"
 
   alone = configs.load(tmp_path / "c.py", {"data.dir": str(tmp_path / "cache"), "train.mesh": ()})
