@@ -49,7 +49,9 @@ def of(encoding: Encoding, dims: Dims = DIMS, length: int = LENGTH, params: Any 
   length = _served(encoding, dims, length)
   rows = np.unique(np.linspace(0, length - 1, ROWS).astype(np.int32))
   constants = jax.tree.map(jnp.asarray, encoding.constants(dims, length))
-  added = np.array(_added(encoding.program(), dims, length, params, constants, jnp.asarray(rows)))
+  # As arguments: XLA's CPU compiler (jax 0.10.2) gets the product of constant arrays of ones wrong where it fuses it.
+  q, k = (jnp.ones((dims.num_heads, n, dims.head_dim)) for n in (len(rows), length))
+  added = np.array(_added(encoding.program(), dims, length, params, constants, q, k, jnp.asarray(rows)))
   added[:, ~seen(encoding, dims, rows, length)] = np.nan
   entered = np.array(_entered(encoding.program(), dims, length, params, constants)) if encoding.uses("on_input") else None
   flat = np.nanmax(np.abs(added)) < 1e-6 and entered is None
@@ -78,11 +80,10 @@ def seen(encoding: Encoding, dims: Dims, rows: np.ndarray, length: int) -> np.nd
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _added(encoding: Encoding, dims: Dims, length: int, params, constants, rows):
+def _added(encoding: Encoding, dims: Dims, length: int, params, constants, q, k, rows):
   at = jnp.arange(length, dtype=jnp.int32)
   p = encoding.prepare(params, constants)
   mine, shared = encoding.heads(p)
-  q, k = jnp.ones((dims.num_heads, rows.shape[0], dims.head_dim)), jnp.ones((dims.num_heads, length, dims.head_dim))
   turned = jax.vmap(lambda mine, q, k: encoding.on_query_key(merge(mine, shared), q, k, rows, at))(mine, q, k)
   s = jnp.einsum("htc,huc->htu", *turned, precision="highest") * dims.head_dim**-0.5
   past = rows[:, None] >= at[None, :]

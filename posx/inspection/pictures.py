@@ -41,7 +41,7 @@ def figure(now: Landscape, before: Landscape | None, title: str, trained: int = 
 
 def _panels(now: Landscape, before: Landscape | None, trained: int) -> list[Panel]:
   panels: list[Panel] = []
-  changed = before is not None and not _same(now.added, before.added)
+  changed = before is not None and now.added.shape == before.added.shape and not _same(now.added, before.added)
   if np.nanmax(np.abs(now.added)) > 1e-6 or changed or now.input is None:
     panels += [
       lambda figure, axis: _kernel(axis, now, before, trained),
@@ -193,12 +193,27 @@ def _spectrum(axis: Any, now: Landscape, before: Landscape | None, trained: int)
 
 
 def save(drawn: Any, path: str | os.PathLike) -> Path:
-  """Writes PATH.png in 256 colours, a third of the size; the same figure gives the same bytes."""
+  """Writes PATH.png in the 256 colours of `_palette`, a third of the size; the same figure gives the same bytes."""
   from PIL import Image
 
   target = Path(f"{path}.png")
   target.parent.mkdir(parents=True, exist_ok=True)
   drawn.canvas.draw()
   whole = Image.fromarray(np.asarray(drawn.canvas.buffer_rgba())[..., :3])
-  whole.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(target, optimize=True)
+  whole.quantize(palette=_palette(), dither=Image.Dither.NONE).save(target, optimize=True)
   return target
+
+
+def _palette() -> Any:
+  """An image whose palette has the colours of maps and lines, and those of lines towards white."""
+  from matplotlib import colormaps
+  from matplotlib.colors import to_rgb
+  from PIL import Image
+
+  lines = np.array([to_rgb(c) for c in (BLUE, ORANGE, GREEN)] + [colour[:3] for colour in _colours(8)])
+  fading = [line + (1 - line) * share for line in lines for share in np.linspace(0, 0.9, 9)]
+  greys = np.linspace(0, 1, 33)[:, None].repeat(3, axis=1)
+  colours = np.concatenate([colormaps["cividis"](np.linspace(0, 1, 124))[:, :3], greys, fading])
+  image = Image.new("P", (1, 1))
+  image.putpalette(np.round(255 * colours).astype(np.uint8).ravel().tolist())
+  return image

@@ -45,6 +45,13 @@ def test_the_landscape_of_alibi_is_its_formula():
   assert landscape.decay(kernel) == 2047 and landscape.decay(np.array([[0.0, -1, -2, -1.5, -3]])) == 2
 
 
+def test_the_landscape_of_sandwich_is_its_formula():
+  """8 / (8 h) sum over 64 pairs of cos(d / 10000^(2i/128)): 64 / h for a token itself."""
+  kernel = entry.of("sandwich", encodings.make("sandwich")).landscape.kernel
+  total = np.cos(np.arange(2048)[:, None] / 10000.0 ** (np.arange(1, 65) / 64)).sum(1)
+  np.testing.assert_allclose(kernel, total / np.arange(1, 9)[:, None], atol=5e-4)
+
+
 def test_the_wavelengths_of_rope():
   base = 10000.0 ** (np.arange(16) / 16) * 2 * np.pi
   np.testing.assert_allclose(landscape.wavelengths(encodings.make("rope"), DIMS, 2048), base, rtol=1e-6)
