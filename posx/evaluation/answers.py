@@ -74,6 +74,7 @@ def positions(config: Any, windows: int, length: int) -> np.ndarray | None:
 
 def final(model: Decoder, params: Any, tokens: Any, constants: Any, places: Any = None) -> jax.Array:
   """What the output matrix is multiplied by, [b t d]; logits of all tokens need not exist for it."""
+  found: Any
   _, found = model.apply(
     params, tokens, constants=constants, positions=places, mutable=["intermediates"],
     capture_intermediates=lambda module, name: module.name == "norm",

@@ -27,6 +27,7 @@ STATISTICS = ("distance", "entropy", "sink")
 
 def projected(model: Decoder, params: Any, tokens: Any, constants: Any) -> jax.Array:
   """Queries, keys and values of all layers as projected, [layer b t h + 2g c]."""
+  found: Any
   _, found = model.apply(
     params, tokens, constants=constants, mutable=["intermediates"], capture_intermediates=lambda module, name: module.name == "qkv"
   )
@@ -121,7 +122,7 @@ def _reach(model: Decoder, params, tokens, constants, target):
       return function(args[0] + shift, *args[1:], **kwargs) if context.method_name == "_input" else function(*args, **kwargs)
 
     with linen.intercept_methods(shifted):
-      losses = model.apply(params, tokens[None, :-1], tokens[None, 1:], constants=constants, method="token_losses")
+      losses: Any = model.apply(params, tokens[None, :-1], tokens[None, 1:], constants=constants, method="token_losses")
     return losses[0, target]
 
   t = tokens.shape[0] - 1

@@ -46,7 +46,7 @@ def evaluate(
     places = np.flatnonzero(full["weights"][0])
     tokens, targets = full["tokens"][:, : places[-1] + 1], full["targets"][:, places]
     try:
-      fields = answers.score(model, params, tokens, targets, places, answers.positions(config, *tokens.shape)).fields()
+      fields = answers.score(model, params, tokens, targets, places, answers.positions(config, len(tokens), tokens.shape[1])).fields()
     except UserError as error:
       if beyond == "error":
         raise

@@ -84,7 +84,8 @@ def test_no_array_has_all_queries_and_all_keys():
   assert "2100,2100" not in text and "16,2100" in text
 
 
-def test_gradients_are_those_of_differences():
+@pytest.mark.slow
+def test_gradients_are_those_of_another_model():
   one = subject("alibi", layers=1)
   found = probes.receptive(one, length=24, documents=1, targets=1, say=lambda text: None)
   assert found["distance"].tolist() == list(range(24))
