@@ -50,7 +50,7 @@ def evaluate(
     except UserError as error:
       if beyond == "error":
         raise
-      fields = answers.nothing(*targets.shape, str(error))
+      fields = answers.nothing(len(targets), targets.shape[1], str(error))
     made.append({
       **rows.identity(workdir, config, trained.train.length, extension, length, corpus, step, params),
       **fields,
