@@ -258,7 +258,7 @@ class Decoder(nn.Module):
       return block(x, memory, shared, constants["layers"], positions, segments, (b, t), (cache, slots, not raw_keys))
 
     groups = self.num_layers // self.period
-    if scored and not self.is_initializing():
+    if scored and targets is not None and not self.is_initializing():
       x = self._scored(x, (shared, constants["layers"], positions, segments, (b, t)), scored)
       targets, t = targets[:, -scored:], scored
     else:

@@ -64,13 +64,13 @@ class Compilations:
   def __init__(self) -> None:
     self.programs, self.seconds, self._read = 0, 0.0, 0
 
-  def _duration(self, event: str, seconds: float, **kwargs: object) -> None:
+  def _duration(self, event: str, duration_secs: float, **kwargs: object) -> None:
     del kwargs
     if event == "/jax/core/compile/backend_compile_duration":
       if self._read:  # what took this time was reading a program from the disk
         self._read -= 1
         return
-      self.programs, self.seconds = self.programs + 1, self.seconds + seconds
+      self.programs, self.seconds = self.programs + 1, self.seconds + duration_secs
 
   def _event(self, event: str, **kwargs: object) -> None:
     del kwargs

@@ -192,7 +192,8 @@ def _in_order(k, v, k_pos, k_seg, features):
   k_pos, k_seg = jnp.asarray(k_pos), None if k_seg is None else jnp.asarray(k_seg)
   rows = max(k_pos.shape[0], 1 if k_seg is None else k_seg.shape[0])
   k_pos, k_seg = (None if x is None else jnp.broadcast_to(x, (rows, x.shape[1])) for x in (k_pos, k_seg))
-  order = jnp.lexsort((k_pos,) if k_seg is None else (k_pos, k_seg))
+  by: Any = (k_pos,) if k_seg is None else (k_pos, k_seg)
+  order = jnp.lexsort(by)
   take = lambda x, axis=1: jnp.take_along_axis(x, order.reshape(rows, *[1] * (axis - 1), -1, *[1] * (x.ndim - axis - 1)), axis=axis)
   k, v, k_pos, k_seg = take(k, 2), take(v, 2), take(k_pos), None if k_seg is None else take(k_seg)
   return k, v, k_pos, k_seg, features and {**features, "key": jax.tree.map(take, features["key"])}

@@ -18,7 +18,7 @@ from posx.encodings.sums import running
 def token_features(
   x: Float[Array, "b t d"],
   *,
-  positions: Int[Array, "*b t"],
+  positions: Int[Array | np.ndarray, "*b t"],
   encoding: Encoding,
   params: Any,
   constants: Any,

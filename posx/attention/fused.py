@@ -77,8 +77,8 @@ def _channels(encoding: Encoding, p, q_pos, k_pos, features, b: int, h: int, dty
       return jax.vmap(one)(mine)
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (h, *x.shape)), one({}))
 
-  rows = [jnp.broadcast_to(jnp.asarray(x), (b, x.shape[-1])) for x in (q_pos, k_pos)]
-  of_query, of_key = jax.vmap(one_row)(*rows, features)
+  q_rows, k_rows = (jnp.broadcast_to(jnp.asarray(x), (b, x.shape[-1])) for x in (q_pos, k_pos))
+  of_query, of_key = jax.vmap(one_row)(q_rows, k_rows, features)
   if dtype == jnp.float32:
     return of_query, of_key
   products = [(x, y) for x in _pieces(of_query, 2, dtype) for y in _pieces(of_key, 3, dtype)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +65,10 @@ def _strips(strip, size, q, where):
   t = q.shape[0]
   n = min(size, t)
   full = round_up(t, n)
-  cut = lambda x, mode="edge": pad(x, full, mode=mode).reshape(-1, n, *x.shape[1:])
+
+  def cut(x, mode: Literal["constant", "edge"] = "edge"):
+    return pad(x, full, mode=mode).reshape(-1, n, *x.shape[1:])
+
   queries = where["features"]["query"] if "features" in where else None
   of_queries = cut(q, "constant"), *jax.tree.map(cut, (where["q_pos"], where.get("q_segments"), queries))
   out = lax.map(jax.checkpoint(lambda args: strip(*args)), of_queries)

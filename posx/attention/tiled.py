@@ -50,6 +50,7 @@ def attention(
     if not encoding.uses("on_values")
     else max(encoding.form, "elementwise", key=("none", "distance", "elementwise", "rows").index)
   )
+  narrow = None if isinstance(window, Sight) else window
   short = consecutive and form in ("none", "distance") and q_segments is None and t <= 1024 and u <= 2048
   short = short and not isinstance(window, Sight)  # the strips' mask is one of distances
 
@@ -61,13 +62,13 @@ def attention(
     size = block[0] if block else min(128, max(8, _ROWS_TIMES_KEYS // u))
     given = by_row if features is None else by_row | {"features": features}
     strips_of = functools.partial(rows.all_heads, encoding, p, size, {"scale": scale, "causal": causal, "window": window})
-    return each(lambda args: strips_of(*args[:3], {**common, **args[3]}), (q, k, v, given)).astype(dtype)
+    return each(lambda args: strips_of(args[0], args[1], args[2], {**common, **args[3]}), (q, k, v, given)).astype(dtype)
   if form == "rows":
     run = functools.partial(rows.head, encoding, scale, causal, window, block[0] if block else 128)
   elif short and block is None:
-    plan = strips.plan_of(t, u, offset, causal, window)
-    fixed = None if encoding.uses("bias") else strips.table_of(plan, None, causal, window)
-    run = functools.partial(strips.head, encoding, scale, causal, window, plan, fixed, cpu)
+    plan = strips.plan_of(t, u, offset, causal, narrow)
+    fixed = None if encoding.uses("bias") else strips.table_of(plan, None, causal, narrow)
+    run = functools.partial(strips.head, encoding, scale, causal, narrow, plan, fixed, cpu)
   else:
     size = block or (256, 256)
     size = min(size[0], round_up(t, 8)), min(size[1], round_up(u, 8))

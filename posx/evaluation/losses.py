@@ -29,7 +29,7 @@ _SPLIT_FROM = 32768
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _run(model: Decoder, scored: int, params, tokens, targets, constants, positions=None):
-  how = {"scored": scored} if scored else {}
+  how: dict[str, Any] = {"scored": scored} if scored else {}
   return model.apply(params, tokens, targets, positions=positions, constants=constants, method="token_losses", **how)
 
 

@@ -192,6 +192,7 @@ class LMInfinite(Hiding):
 
   def numbers(self, dims: Dims, length: int) -> dict[str, Any]:
     window, _ = self.visibility(dims)
+    assert window is not None
     ceiling = self.ceiling or max(dims.train_length, window or 0)
     return {"near": np.int32(window if self.far == "constant" else ceiling), "ceiling": np.int32(ceiling)}
 

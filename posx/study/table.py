@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from posx.study.points import Point
 from posx.study import results
+from posx.study.points import Point
 from posx.study.results import Row
 from posx.study.series import Series, tag
 

@@ -24,7 +24,8 @@ def is_a_value(s: Subject) -> str:
   require(f"{type(made).__name__}(" in repr(made), f"its repr must name its class, got {made!r}")
   traces = []
   run = jax.jit(lambda e: traces.append(e) or jnp.zeros(()), static_argnums=0)
-  run(made), run(copy)
+  run(made)
+  run(copy)
   require(len(traces) == 1, "an equal encoding is traced again")
   try:
     made.anything = 1  # type: ignore[attr-defined]
