@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
       print(plan.plan(launch.jobs(chosen, folder), workers, where, kept, remote))
       return 0
 
-  from posx.study import compare, watch
+  from posx.study import compare, spent, watch
 
   if remote:
     from posx.study import slurm
@@ -90,6 +90,8 @@ def main(argv: Sequence[str]) -> int:
     print()
     for path in compare.report([folder], folder):
       print(path)
+    if took := spent.summary([job.folder for job in jobs]):
+      print(took)
   for job in failed:
     print(f"{job.run.name} {job.state}: {job.error} (all of it in {job.log})")
   return 1 if failed else 0

@@ -20,12 +20,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posx import cli, hosts
+from posx import cli, hosts, runtime
 from posx.errors import BusyError, Stopped, UserError
 from posx.evaluation.windows import fitting
 from posx.files import read_json, write_atomic
 from posx.study import results
 from posx.study.names import spell
+from posx.study.spent import spending
 
 MARKER = "evaluated.json"
 """In the run folder: the requests that have been answered."""
@@ -134,11 +135,13 @@ def _work(config: str, workdir: str, overrides: Sequence[str]) -> int:
   from posx import config as configs
 
   settings = configs.load(config, list(overrides)).to_dict()
+  compilations = runtime.count_compilations()
   if not trained(workdir):
     from experiments import train
 
     kept = [f"--config.{field}" for field in [*overrides, *_evaluation_of(workdir)]]
-    code = train.main([f"--config={config}", f"--workdir={workdir}", *kept])
+    with spending(workdir, "training", compilations) if hosts.rank() == 0 else contextlib.nullcontext():
+      code = train.main([f"--config={config}", f"--workdir={workdir}", *kept])
     if code:
       return code
   if hosts.rank():
@@ -147,7 +150,8 @@ def _work(config: str, workdir: str, overrides: Sequence[str]) -> int:
   for request in requests(settings):
     if request not in answered(workdir):
       try:
-        _evaluate(workdir, request)
+        with spending(workdir, "evaluation", compilations):
+          _evaluate(workdir, request)
       except UserError as error:
         # The others do not depend on it.
         refused.append(f"evaluation {'under ' + request['extension'] if request['extension'] else 'as trained'}: {error}")
