@@ -47,7 +47,7 @@ def differing(flats: Sequence[Settings]) -> list[str]:
 
 
 def names(flats: Sequence[Settings]) -> list[str]:
-  """One name for each settings: the encoding, then what tells it from the others with that encoding.
+  """One name for each settings: the encoding, then what tells it from the others with that encoding (and extension).
 
   Example:
     >>> names([{"encoding.name": "alibi"}, {"encoding.name": "rope", "seed": 0}, {"encoding.name": "rope", "seed": 1}])
@@ -56,11 +56,19 @@ def names(flats: Sequence[Settings]) -> list[str]:
   groups: dict[Any, list[Settings]] = defaultdict(list)
   for flat in flats:
     groups[flat.get("encoding.name")].append(flat)
+    groups[flat.get("encoding.name"), flat.get("extension.name")].append(flat)
   keys = {name: differing(group) for name, group in groups.items()}
-  made = [_name(flat, keys[flat.get("encoding.name")]) for flat in flats]
+  made = [_name(flat, _telling(flat, keys)) for flat in flats]
   # Some file systems ignore case.
   taken = [name.lower() for name in made]
   return [name if taken.count(name.lower()) == 1 else f"{name}-{digest(flat)[:6]}" for name, flat in zip(made, flats, strict=True)]
+
+
+def _telling(flat: Settings, keys: Mapping[Any, Sequence[str]]) -> list[str]:
+  """The keys that differ for an encoding; an extension's own fields only where runs under this extension differ in them."""
+  encoding, own = flat.get("encoding.name"), keys[flat.get("encoding.name"), flat.get("extension.name")]
+  mine = [key for key in keys[encoding] if not key.startswith("extension.") or key == "extension.name" or key in own]
+  return sorted(mine, key=lambda key: key != "extension.name")
 
 
 def _name(flat: Settings, keys: Sequence[str]) -> str:

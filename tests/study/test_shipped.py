@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from posx import config as configs
+from posx.errors import UserError
 from posx.study import cost, sweep
 
 FOLDER = Path("configs/sweeps")
@@ -45,3 +46,12 @@ def test_the_study_for_two_cores_fits_into_an_hour():
   whole = [cost.cost(configs.load(run.config, dict(run.overrides))) for run in runs]
   # at 15 GFLOPs per second and core, half of what the quickstart was measured at
   assert sum(each.train_flops + (each.eval_flops or 0.0) for each in whole) < 2 * 3600 * 15e9
+
+
+def test_fine_tuning_starts_from_the_run_that_is_given(tmp_path):
+  with pytest.raises(UserError, match="nothing is no run folder; give the RoPE run to start from"):
+    sweep.expand(f"{FOLDER}/finetune.py")
+  (tmp_path / "config.json").write_text("{}")
+  runs = sweep.expand(f"{FOLDER}/finetune.py:{tmp_path}")
+  assert [run.name for run in runs] == [f"rope-{name}" for name in ("pi", "ntk", "ntk_by_parts", "yarn", "abf", "proportional")] + ["nope"]
+  assert {run.settings["train"]["init_from"] for run in runs} == {str(tmp_path)}

@@ -175,6 +175,17 @@ def test_names_say_what_differs_and_no_more():
   assert all(len(name) == 80 for name in names.names(long)) and len(set(names.names(long))) == 2
 
 
+def test_fields_of_an_extension_tell_apart_its_own_runs_alone():
+  rope = {"encoding.name": "rope"}
+  runs = [
+    rope | {"extension.name": ""},
+    rope | {"extension.name": "pi", "extension.factor": 0.0},
+    rope | {"extension.name": "yarn", "extension.factor": 4.0, "extension.beta_fast": 32.0},
+    rope | {"extension.name": "yarn", "extension.factor": 8.0, "extension.beta_fast": 32.0},
+  ]
+  assert names.names(runs) == ["rope", "rope-pi", "rope-yarn-factor=4", "rope-yarn-factor=8"]
+
+
 def test_runs_keep_their_names_when_the_file_grows(write, tmp_path):
   path = write("def sweep():\n  yield {'config': 'c.py:rope'}\n")
   runs = expand(path, known=sweep.read_known(tmp_path))
