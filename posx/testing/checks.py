@@ -98,7 +98,7 @@ def finite_far_out(s: Subject) -> str:
 def _refuses(s: Subject, refusal: str) -> str:
   from posx import extensions
 
-  cures = [name for name, cls in extensions.CATALOGUE.items() if cls.accepts(s.encoding) and f"'{name}'" in refusal]
+  cures = [name for name in extensions.CATALOGUE if f"'{name}'" in refusal]
   require(cures or s.encoding.max_context is not None, f"the refusal names no extension that cures it: {refusal}")
   try:
     Subject.run(dataclasses.replace(s, jit=False), FAR)
@@ -152,6 +152,8 @@ def norms(s: Subject) -> str:
   """Claim `norm_preserving`: queries and keys keep their norms."""
   error = measures.norm_error(s)
   claim = s.encoding.norm_preserving
+  if not claim and measures.longest(s) <= s.dims.train_length:
+    raise Inapplicable("serves trained positions only, where an extension has nothing to change")
   require((error < 1e-5) == claim, f"norm_preserving={claim}, but the norms of queries and keys change by {error:.2g}")
   return f"{error:.1e}{'' if claim else ', not claimed'}"
 
@@ -187,7 +189,7 @@ def content_free(s: Subject) -> str:
   if s.encoding.form == "none":
     scores = jnp.zeros((TOKENS, TOKENS))
     q, k, at = s.tokens()["q"][0], s.tokens()["k"][0], jnp.asarray(NEAR)
-    handed = s.encoding.on_scores({}, scores, q, k, at, at)
+    handed = s.encoding.on_scores(Bound(s.encoding, s.dims, s.params).head(0), scores, q, k, at, at)
     require(handed is scores, "an encoding without a score hook must hand the scores back as they are")
     return "no score hook"
   added = []
