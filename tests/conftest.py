@@ -1,15 +1,29 @@
 """Shared by all tests: numbers from elsewhere (see oracles/README.md), and the textbook use of an encoding, slow and plain on purpose."""
 
+import itertools
 import json
 import pathlib
 from typing import NamedTuple
 
+import jax
 import numpy as np
 import pytest
 
 from posx.testing.textbook import DIMS, Bound
 
 FOLDER = pathlib.Path(__file__).parent / "oracles"
+
+
+MAPS = pathlib.Path("/proc/self/maps")
+_count = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def few_programs():
+  """Drops compiled programs before they use up the memory maps of a process, of which Linux gives 65,530: beyond, XLA crashes."""
+  yield
+  if next(_count) % 20 == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > 20_000:
+    jax.clear_caches()
 
 
 class Case(NamedTuple):
