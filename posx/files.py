@@ -30,7 +30,7 @@ def read_json(path: Path) -> Any:
   """
   try:
     return json.loads(path.read_text(encoding="utf-8"))
-  except FileNotFoundError:
+  except (FileNotFoundError, NotADirectoryError):
     return None
   except ValueError as error:
     raise CorruptError(f"{path} is not JSON ({error}); restore it or start in another workdir") from error

@@ -71,8 +71,13 @@ q = k = v = jax.random.normal(jax.random.key(0), (1, 8, 2, 4))
 positions = np.arange(8, dtype=np.int32)
 
 def attended(encoding):
-  params = encoding.init(jax.random.key(1), dims)
-  out = posx.attend(q, k, v, q_positions=positions, k_positions=positions, encoding=encoding, params=params, dims=dims)
+  params, made = encoding.init(jax.random.key(1), dims), {}
+  if encoding.uses("features"):
+    x = jax.random.normal(jax.random.key(2), (1, 8, 8))
+    constants = encoding.constants(dims, 8)
+    features, _ = posx.attention.token_features(x, positions=positions, encoding=encoding, params=params, constants=constants)
+    made = {"q_features": features, "k_features": features}
+  out = posx.attend(q, k, v, q_positions=positions, k_positions=positions, encoding=encoding, params=params, dims=dims, **made)
   assert out.shape == (1, 8, 2, 4) and bool(jnp.isfinite(out).all()), encoding
   return out
 

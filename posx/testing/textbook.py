@@ -37,13 +37,13 @@ class Bound:
     q, k, q_pos, k_pos = jnp.asarray(q), jnp.asarray(k), jnp.asarray(q_pos), jnp.asarray(k_pos)
     mine, shared = self.encoding.heads(self.p(params))
 
-    def one(mine, q, k):
-      p = merge(mine, shared)
-      turned_q, turned_k = self.encoding.on_query_key(p, q, k, q_pos, k_pos)
+    def products(mine, q, k):
+      turned_q, turned_k = self.encoding.on_query_key(merge(mine, shared), q, k, q_pos, k_pos)
       s = jnp.einsum("tc,uc->tu", turned_q, turned_k, preferred_element_type=jnp.float32, precision="highest") * q.shape[-1] ** -0.5
-      return self.encoding.on_scores(p, s, turned_q, turned_k, q_pos, k_pos)
+      return s, turned_q, turned_k
 
-    return jax.vmap(one)(mine, q, k)
+    hook = self.encoding.on_scores if self.encoding.mixes_heads else over_heads(self.encoding)
+    return hook(self.p(params), *jax.vmap(products)(mine, q, k), q_pos, k_pos)
 
   def output(self, q, k, v, q_pos, k_pos, causal: bool, params: Any = None):
     """Attended values [h t c]."""

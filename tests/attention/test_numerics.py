@@ -134,9 +134,12 @@ def test_tile_bounds_against_brute_force(layout):
   both = visibility.tile_bounds(q_pos, k_pos, (n, m), (t, u), **how)
   for bounds, any_seen, all_seen in zip(both, (some, some.T), (whole, whole.T), strict=True):
     for i in range(len(any_seen)):
-      first, last, full_first, full_last = (int(x[i]) for x in (bounds.first, bounds.last, bounds.full_first, bounds.full_last))
-      assert 0 <= first <= full_first <= full_last <= last <= len(any_seen[i])
-      assert not any_seen[i, :first].any() and not any_seen[i, last:].any()
+      of_i = (bounds.head_first, bounds.head_last, bounds.first, bounds.full_first, bounds.full_last, bounds.last)
+      head_first, head_last, first, full_first, full_last, last = (int(x[i]) for x in of_i)
+      assert 0 <= head_first <= head_last <= first <= full_first <= full_last <= last <= len(any_seen[i])
+      visited = np.zeros(len(any_seen[i]), bool)
+      visited[head_first:head_last] = visited[first:last] = True
+      assert not any_seen[i, ~visited].any()
       assert all_seen[i, full_first:full_last].all()
 
 

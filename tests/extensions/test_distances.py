@@ -185,7 +185,7 @@ def test_programs_are_shared():
     ("leaky_rerope", {"factor": 1.0}, "changes nothing"),
     ("leaky_rerope", {"factor": 0.5}, "above 1"),
     ("dca", {"chunk": 8, "window": 8}, "window < chunk"),
-    ("dca", {"cap": "none"}, "code, paper"),
+    ("dca", {"cap": "book"}, "code, paper"),
   ],
 )
 def test_refusals(name, fields, match):

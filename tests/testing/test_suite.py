@@ -25,7 +25,8 @@ ALiBi, Learned = (encodings.CATALOGUE[name] for name in ("alibi", "learned"))
 
 def by_place(self, p, scores, q, k, q_pos, k_pos):
   """Positions taken from places in the array."""
-  return scores - jnp.abs(jnp.arange(scores.shape[0])[:, None] - jnp.arange(scores.shape[1])[None, :]).astype(jnp.float32)
+  i, j = jnp.arange(scores.shape[0])[:, None], jnp.arange(scores.shape[1])[None, :]
+  return scores - jnp.abs(i - j).astype(jnp.float32) - 0.02 * j**2
 
 
 def ahead(self, p, scores, q, k, q_pos, k_pos):
