@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
@@ -12,7 +12,13 @@ from posx.encodings.base import Arrays, Dims, Encoding, Form
 
 @dataclasses.dataclass(frozen=True)
 class Around(Encoding):
-  """An encoding that hands everything to the one inside; the base of wrappers."""
+  """An encoding that hands everything to the one inside; the base of wrappers.
+
+  Class attributes:
+    own: names of what `prepare` adds to the parameters and constants of the encoding inside.
+  """
+
+  own: ClassVar[tuple[str, ...]] = ()
 
   inner: Encoding = dataclasses.field(default_factory=Encoding)
 
@@ -66,8 +72,9 @@ class Around(Encoding):
     return self.inner.prepare(params, constants)
 
   def heads(self, p: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
-    mine, shared = self.inner.heads(p)
-    own = {name: value for name, value in p.items() if name not in mine and name not in shared}
+    # What the wrapper adds is shared by the heads, whatever names stand inside it.
+    own = {name: value for name, value in p.items() if name in self.own}
+    mine, shared = self.inner.heads({name: value for name, value in p.items() if name not in own})
     return mine, {**shared, **own}
 
   def features(self, p, x, positions):

@@ -23,6 +23,8 @@ class Stretched(Around):
     original_length: the trained length in tokens; 0 for the model's own.
   """
 
+  own: ClassVar = ("past",)
+
   inner: t5.T5 = dataclasses.field(default_factory=t5.T5)
   factor: float = 0.0
   original_length: int = 0

@@ -84,6 +84,8 @@ class Folded(Around):
     by: the extension that tells the positions.
   """
 
+  own: ClassVar = ("fold",)
+
   by: Folding = dataclasses.field(default_factory=Folding)
 
   @property

@@ -111,6 +111,8 @@ class Sharpened(Around):
     by: the extension that tells the number.
   """
 
+  own: ClassVar = ("temperature",)
+
   by: Temperature = dataclasses.field(default_factory=Temperature)
 
   @property

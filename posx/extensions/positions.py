@@ -33,6 +33,8 @@ class Interpolated(Around):
     Chen et al., "Extending Context Window of Large Language Models via Position Interpolation", 2023. arXiv:2306.15595
   """
 
+  own: ClassVar = ("interpolation",)
+
   factor: float = 0.0
   original_length: int = 0
 
