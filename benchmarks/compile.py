@@ -15,7 +15,16 @@ from typing import Any
 
 from benchmarks import common
 
-EXTENSIONS = ("pi", "ntk", "dynamic_ntk", "ntk_by_parts", "yarn", "dynamic_yarn", "llama3", "abf")
+EXTENSIONS: dict[str, dict[str, float]] = {
+  "pi": {"factor": 8.0},
+  "ntk": {"factor": 8.0},
+  "dynamic_ntk": {"factor": 8.0},
+  "ntk_by_parts": {"factor": 8.0},
+  "yarn": {"factor": 8.0},
+  "dynamic_yarn": {},
+  "llama3": {"factor": 8.0},
+  "abf": {"base": 5e5},
+}
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 
 
@@ -43,8 +52,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     for name in ("", *EXTENSIONS):
       model = plain
       if name:
-        factor = {} if name == "abf" else {"factor": 8.0}
-        extension = extensions.make(name, **({"base": 5e5} if name == "abf" else factor))
+        extension = extensions.make(name, **EXTENSIONS[name])
         model = plain.clone(encoding=extensions.apply(extension, plain.encoding))
       window_losses(model, params, document, windows)
     by_length[length] = counter.programs - before
