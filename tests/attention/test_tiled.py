@@ -48,8 +48,8 @@ def test_any_positions_and_segments_given_while_running(problem, name):
   for q_pos, k_pos, seg in ((rows, rows, documents), (rows[::-1], rows, 0 * documents), (straight + 9, straight, documents)):
     moving = {"q_positions": q_pos, "k_positions": k_pos, "q_segments": seg, "k_segments": seg}
     found = solver([jnp.asarray(x) for x in p.arrays], params, {n: jnp.asarray(x, jnp.int32) for n, x in moving.items()})
-    # the bias of a gate, like FIRE's numbers, moves the scores of all pairs: a long sum
-    p.compare(found, exact(params, moving), 4e-6 if name in ("fire", "forgetting") else 2e-6)
+    # numbers that move the scores of all pairs have long sums as gradients, which may cancel altogether (DAPE's outer bias)
+    p.compare(found, exact(params, moving), 4e-6 if name in ("fire", "forgetting", "dape") else 2e-6)
 
 
 @pytest.mark.parametrize("name", BY_DISTANCE)
