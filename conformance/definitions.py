@@ -135,6 +135,28 @@ def shaw(q: np.ndarray, k: np.ndarray, table: np.ndarray) -> np.ndarray:
   return products(q, k) + np.einsum("htc,tuc->htu", q.astype(np.float64), rows) / math.sqrt(q.shape[-1])
 
 
+def deberta_rows(t: int, side: int, buckets: int = 0, most: int = 512) -> np.ndarray:
+  """He et al. 2021, equation 3: delta(i, j); with `buckets`, of DeBERTa-v2's logarithmic distances."""
+  away = distances(t)
+  if buckets:
+    mid = buckets // 2
+    steps = [
+      [math.ceil(round(math.log(max(d, mid) / mid) / math.log((most - 1) / mid) * (mid - 1), 9)) for d in row] for row in np.abs(away)
+    ]
+    away = np.where(np.abs(away) <= mid, away, np.sign(away) * (mid + np.asarray(steps)))
+  return np.where(away <= -side, 0, np.where(away >= side, 2 * side - 1, away + side))
+
+
+def deberta(q: np.ndarray, k: np.ndarray, key_rows: np.ndarray, query_rows: np.ndarray, rows: np.ndarray) -> np.ndarray:
+  """He et al. 2021, equation 4, with the row delta(i, j) in both tables as in the authors' code; tables [h, 2 side, c]."""
+  q, k = q.astype(np.float64), k.astype(np.float64)
+  terms = np.einsum("htc,huc->htu", q, k)
+  terms = terms + np.take_along_axis(np.einsum("htc,hrc->htr", q, key_rows), np.broadcast_to(rows, terms.shape), axis=2)
+  from_keys = np.einsum("huc,hrc->hur", k, query_rows)
+  terms = terms + np.take_along_axis(from_keys, np.broadcast_to(rows.T, terms.shape), axis=2).swapaxes(1, 2)
+  return terms / math.sqrt(3 * q.shape[-1])
+
+
 def transformer_xl(q: np.ndarray, k: np.ndarray, u: np.ndarray, v: np.ndarray, project: np.ndarray) -> np.ndarray:
   """Dai et al. 2019, section 3.3; u, v [h c], project [h c d]."""
   q, k, d = q.astype(np.float64), k.astype(np.float64), project.shape[-1]

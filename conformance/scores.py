@@ -112,6 +112,38 @@ def shaw(clip: int = 5):
   return bridge.weights(made, {"key": table}, q, k, causal=False), bridge.array(theirs[0]), exact
 
 
+def deberta(version: int, clip: int = 40, buckets: int = 0):
+  """Weights of a layer, both directions, with the peer's projections of its table multiplied out."""
+  import torch
+  import transformers
+  from transformers.models.deberta import modeling_deberta
+  from transformers.models.deberta_v2 import modeling_deberta_v2
+
+  peer = modeling_deberta if version == 1 else modeling_deberta_v2
+  sizes = {"hidden_size": bridge.D, "num_attention_heads": bridge.H, "max_relative_positions": clip, "pos_att_type": ["c2p", "p2c"]}
+  made = (transformers.DebertaConfig if version == 1 else transformers.DebertaV2Config)(
+    **sizes, relative_attention=True, position_buckets=buckets or -1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+  )
+  torch.manual_seed(0)
+  layer = peer.DisentangledSelfAttention(made).eval()
+  x, table = bridge.tensor(bridge.normal(1, T, bridge.D)), bridge.tensor(bridge.normal(2 * (buckets or clip), bridge.D, seed=1))
+  seen = torch.ones(1, 1, T, T)
+  heads = lambda y: bridge.array(y.view(-1, bridge.H, bridge.C).transpose(0, 1))
+  with torch.no_grad():
+    relative = peer.build_relative_position(x, x, **({"bucket_size": buckets, "max_position": clip} if version == 2 else {}))
+    _, theirs = layer(x, seen, output_attentions=True, relative_pos=relative, rel_embeddings=table)
+    if version == 1:
+      q, k, _ = (bridge.array(part[0]) for part in layer.transpose_for_scores(layer.in_proj(x)).chunk(3, dim=-1))
+      key, query = layer.pos_proj, layer.pos_q_proj
+    else:
+      q, k, key, query = heads(layer.query_proj(x)), heads(layer.key_proj(x)), layer.pos_key_proj, layer.pos_query_proj
+    params = {"key_rows": heads(key(table)), "query_rows": heads(query(table))}
+  rows = definitions.deberta_rows(T, buckets or clip, buckets, clip)
+  exact = definitions.softmax(definitions.deberta(q, k, **params, rows=rows), causal=False)
+  ours = bridge.weights(bridge.encoding("deberta", clip=clip, buckets=buckets), params, q, k, causal=False)
+  return ours, bridge.array(theirs).reshape(ours.shape), exact
+
+
 def transformer_xl(memory: int = 16):
   """Weights of XLNet's layer, 16 keys of memory before the first query."""
   import torch
@@ -189,6 +221,8 @@ COMPARISONS = [
   ),
   Comparison("t5", "bias of a layer", "transformers `T5Attention`", t5_attention, 0, 0),
   Comparison("shaw", "weights, both directions, keys only", "transformers Wav2Vec2-BERT", shaw),
+  Comparison("deberta", "weights, both directions, k = 40", "transformers DeBERTa", lambda: deberta(1)),
+  Comparison("deberta", "weights, both directions, 16 buckets up to 48", "transformers DeBERTa-v2", lambda: deberta(2, 48, 16)),
   Comparison("transformer_xl", "weights, 16 keys of memory", "transformers `XLNetRelativeAttention`", transformer_xl),
   Comparison("cope", "weights", "x-transformers `CoPE`", cope),
   Comparison("forgetting", "weights", "x-transformers `DataDependentAlibi`", forgetting, 1e-5, 1e-5),

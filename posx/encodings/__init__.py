@@ -20,6 +20,7 @@ CATALOGUE = catalogue.Catalogue(
     "sinusoidal": "sinusoidal:Sinusoidal",
     "learned": "learned:Learned",
     "shaw": "shaw:Shaw",
+    "deberta": "deberta:DeBERTa",
     "transformer_xl": "transformer_xl:TransformerXL",
     "t5": "t5:T5",
     "rope": "rope:RoPE",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Num
+from jaxtyping import Array, Float, Int, Num
 
 from posx.encodings.base import Arrays, Dims, Encoding
 from posx.errors import UserError
+
+Rows = Callable[[Int[Array, "t u"]], Int[Array, "t u"]]
 
 
 def index(distance: Int[Array, "*tu"], clip: int) -> Int[Array, "*tu"]:
@@ -30,14 +33,33 @@ def index(distance: Int[Array, "*tu"], clip: int) -> Int[Array, "*tu"]:
   return jnp.clip(-distance, -clip, clip) + clip
 
 
-def _mixed(distance: Num[Array, "t u"], clip: int) -> list[tuple[Int[Array, "t u"], Num[Array, "t u"] | float]]:
-  """(row, share) pairs of each distance: one for whole distances, the two neighbours of a fractional one."""
+def mixed(distance: Num[Array, "t u"], clip: int, row: Rows) -> list[tuple[Int[Array, "t u"], Num[Array, "t u"] | float]]:
+  """(row, share) pairs of each distance: one for whole distances, the two neighbours of a fractional one.
+
+  Args:
+    distance: int32, or float32 where positions are interpolated.
+    clip: the distance from which on all have the same row.
+    row: whole distances -> rows of a table.
+  """
   if jnp.issubdtype(distance.dtype, jnp.integer):
-    return [(index(distance, clip), 1.0)]
+    return [(row(distance), 1.0)]
   # The compiler may evaluate the distance twice, rounded differently; in steps of 1/4096 row and share agree all the same.
   steps = jnp.round(jnp.clip(distance, -clip - 1, clip + 1) * 4096).astype(jnp.int32)
   whole, part = steps >> 12, (steps & 4095) / 4096
-  return [(index(whole, clip), 1 - part), (index(whole + 1, clip), part)]
+  return [(row(whole), 1 - part), (row(whole + 1), part)]
+
+
+def meet(x: Float[Array, "t n"], table: Float[Array, "r c"], mix: list) -> Float[Array, "t u"]:
+  """x_i . table[row(i, j)] / sqrt(c), with the rows of (i, j) from `mixed`."""
+  c = table.shape[1]
+  # Another encoding of a chain may have appended channels to x; the table knows the head's own.
+  by_row = jnp.einsum("tc,rc->tr", x[:, :c].astype(jnp.float32), table, precision="highest") * c**-0.5
+  return sum((share * jnp.take_along_axis(by_row, row, axis=1, mode="clip") for row, share in mix), start=jnp.float32(0))
+
+
+def _mixed(distance, rows: int):
+  clip = (rows - 1) // 2
+  return mixed(distance, clip, lambda whole: index(whole, clip))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,17 +98,13 @@ class Shaw(Encoding):
 
   def on_scores(self, p: Arrays, scores, q, k, q_pos, k_pos):
     del k
-    rows, c = p["key"].shape
-    # Another encoding of a chain may have appended channels to q; the table knows the head's own.
-    by_row = jnp.einsum("tc,rc->tr", q[:, :c].astype(jnp.float32), p["key"], precision="highest") * c**-0.5
-    mixed = _mixed(q_pos[:, None] - k_pos[None, :], (rows - 1) // 2)
-    return scores + sum(share * jnp.take_along_axis(by_row, row, axis=1, mode="clip") for row, share in mixed)
+    return scores + meet(q, p["key"], _mixed(q_pos[:, None] - k_pos[None, :], len(p["key"])))
 
   def on_values(self, p: Arrays, weights, q_pos, k_pos):
     rows = p["value"].shape[0]
     by_row = jnp.zeros((weights.shape[0], rows), jnp.float32)
     query = jnp.arange(weights.shape[0])[:, None]
-    for row, share in _mixed(q_pos[:, None] - k_pos[None, :], (rows - 1) // 2):
+    for row, share in _mixed(q_pos[:, None] - k_pos[None, :], rows):
       by_row = by_row.at[query, row].add(share * weights.astype(jnp.float32), mode="clip")
     return jnp.einsum("tr,rc->tc", by_row, p["value"], precision="highest")
 

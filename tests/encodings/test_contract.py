@@ -30,6 +30,7 @@ PARAMETERS = {
   "rope": 0,
   "alibi": 0,
   "kerple": 2 * 4,
+  "deberta": 2 * 4 * 1024 * 8,
   "transformer_xl": 4 * 8 + 4 * 8 + 4 * 8 * 32,
   "xpos": 0,
   "pope": 4 * 8,
