@@ -2,7 +2,8 @@
 
     python -m benchmarks.attention [--length=4096] [--repeats=7] [--json=FILE] [--no_peers]
 
-One core is used (the first allowed one) unless the table says two. PyTorch is measured if it is installed: `pip install posx[peers]`.
+One core is used (the first allowed one) unless the table says two.
+PyTorch is measured if it is installed: `pip install -c constraints.txt -e '.[peers]'`.
 """
 
 from __future__ import annotations

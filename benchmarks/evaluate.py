@@ -3,7 +3,7 @@
     python -m benchmarks.evaluate [--lengths=16384,32768] [--repeats=3] [--json=FILE] [--no_peers]
 
 Weights are fresh ones: time and memory do not depend on what a model has learnt. The peer is the Llama of transformers with
-the same sizes (its attention needs no bias array): `pip install posx[peers]`.
+the same sizes (its attention needs no bias array): `pip install -c constraints.txt -e '.[peers]'`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m benchmarks.train_step [--encoding=rope] [--repeats=15] [--json=FILE] [--no_peers]
 
 The peer is the Llama of transformers with the same sizes, batch, optimiser (AdamW, clipped) and number of parameters, as it
-stands and under torch.compile: `pip install posx[peers]`.
+stands and under torch.compile: `pip install -c constraints.txt -e '.[peers]'`.
 """
 
 from __future__ import annotations

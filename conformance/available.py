@@ -1,7 +1,7 @@
 """Whether the peers can be installed cheaply: `python -m conformance.available` says why not, with exit code 1, and downloads nothing.
 
-On Linux pip takes a PyTorch for CUDA, several GB with its libraries, unless one for CPUs alone is installed or lies where its
-find-links point. What is compared here are numbers of a CPU.
+On Linux pip takes a PyTorch for CUDA, several GB with its libraries, unless one for CPUs alone is installed or lies in a folder that
+pip looks into. What is compared here are numbers of a CPU.
 """
 
 from __future__ import annotations

@@ -25,9 +25,7 @@ from posx.attention.visibility import concrete
 from posx.encodings.base import Dims, Encoding
 from posx.encodings.layers import PerLayer, of_period
 from posx.errors import UserError
-
-_LOGITS_AT_ONCE = 1 << 23
-"""Losses are computed for so many tokens at a time that tokens x vocabulary stays below this."""
+from posx.sizes import LOGITS_AT_ONCE, hidden_dim
 
 
 def _normal(scale: float):
@@ -173,9 +171,7 @@ class Decoder(nn.Module):
 
   @property
   def hidden_dim(self) -> int:
-    if self.mlp_dim:
-      return self.mlp_dim
-    return 4 * self.model_dim if self.mlp == "gelu" else -(-8 * self.model_dim // 96) * 32
+    return self.mlp_dim or hidden_dim(self.mlp, self.model_dim)
 
   @property
   def period(self) -> int:
@@ -358,7 +354,7 @@ def _encoding_params(module: nn.Module, encoding: Encoding, dims: Dims, name: st
 def _losses(x, out, targets):
   """-log softmax(x out)[target] for flat tokens, a chunk at a time so that all logits never exist at once."""
   n = x.shape[0]
-  chunks = -(-n * out.shape[1] // _LOGITS_AT_ONCE)
+  chunks = -(-n * out.shape[1] // LOGITS_AT_ONCE)
   size = -(-n // chunks)
 
   def chunk(x, targets):

@@ -166,7 +166,7 @@ def test_losses_are_the_logits_log_softmax(changes, monkeypatch):
     return slope
 
   whole = losses_and_slope()
-  monkeypatch.setattr(module, "_LOGITS_AT_ONCE", 5 * VOCABULARY)  # 5 chunks of 5 tokens, the last one short
+  monkeypatch.setattr(module, "LOGITS_AT_ONCE", 5 * VOCABULARY)  # 5 chunks of 5 tokens, the last one short
   for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(losses_and_slope()), strict=True):
     tolerance = 0.02 if model.dtype == jnp.bfloat16 else 2e-5  # each chunk's share of a gradient is rounded
     np.testing.assert_allclose(a, b, atol=tolerance * max(1, float(np.abs(a).max())))
@@ -174,7 +174,7 @@ def test_losses_are_the_logits_log_softmax(changes, monkeypatch):
 
 def test_gradients_of_chunks_are_summed_in_float32(monkeypatch):
   """600 chunks of one token each add 1/19 - 1 to the gradient of the target's column; in bfloat16 the sum would stop near 256."""
-  monkeypatch.setattr(module, "_LOGITS_AT_ONCE", VOCABULARY)
+  monkeypatch.setattr(module, "LOGITS_AT_ONCE", VOCABULARY)
   x, targets = jnp.ones((600, 4), jnp.bfloat16), jnp.zeros(600, jnp.int32)
   slope = quick(jax.grad(lambda out: module._losses(x, out, targets).sum()))(jnp.zeros((4, VOCABULARY), jnp.float32))
   expected = 600 * (1 / VOCABULARY - np.eye(1, VOCABULARY))
@@ -235,7 +235,7 @@ def test_traced_positions_do_not_tell_the_length():
 
 
 def test_logits_of_the_whole_sequence_never_exist(monkeypatch):
-  monkeypatch.setattr(module, "_LOGITS_AT_ONCE", 5 * VOCABULARY)
+  monkeypatch.setattr(module, "LOGITS_AT_ONCE", 5 * VOCABULARY)
   model, x = make(), tokens()
   params = start(model)
   loss = lambda params: model.apply(params, x, x, method="token_losses").sum()

@@ -89,7 +89,7 @@ def attend(
   if encoding.ordered and (start_of_run(k_pos) is None or k_seg is not None):
     k, v, k_pos, k_seg, features = _in_order(k, v, k_pos, k_seg, features)
   shared = {"scale": dims.head_dim**-0.5, "causal": causal, "window": narrowed(window, encoding.visibility(dims)), "features": features}
-  where = {"causal": causal, "window": shared["window"], "segments": q_seg is not None}
+  where = {"dtype": q.dtype, "causal": causal, "window": shared["window"], "segments": q_seg is not None}
   if plan == "auto":
     plan = _chosen(q, k, v, encoding, q_pos, k_pos, where)
   if plan == "dense":

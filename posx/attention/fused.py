@@ -24,7 +24,7 @@ WIDTH = 8
 """Heads are padded to a multiple of so many channels, as cuDNN wants them."""
 
 
-def serves(encoding: Encoding, q_pos, k_pos, *, causal: bool, window, segments: bool) -> str:
+def serves(encoding: Encoding, q_pos, k_pos, *, dtype, causal: bool, window, segments: bool) -> str:
   """'' if this plan computes what the others do, else the reason why not."""
   if encoding.form != "none" and not encoding.uses("separable"):
     return f"{type(encoding).__name__} has a score hook that is no product of query and key numbers"
@@ -36,6 +36,8 @@ def serves(encoding: Encoding, q_pos, k_pos, *, causal: bool, window, segments: 
     return "the window is no plain causal one"
   if encoding.uses("separable") and not causal:
     return "the bias is a product for keys behind the query only"
+  if encoding.uses("separable") and dtype == jnp.float16:
+    return "float16 ends at 65,504, which a bias of far positions exceeds; take bfloat16"
   start = start_of_run(q_pos)
   if start is None or start != start_of_run(k_pos) or q_pos.shape[1] != k_pos.shape[1]:
     return "positions of queries and keys are not the same consecutive ones"
@@ -48,37 +50,39 @@ def attention(q, k, v, q_pos, k_pos, encoding: Encoding, p, *, scale, causal, wi
   Args:
     implementation: of `jax.nn.dot_product_attention`: 'cudnn', 'xla' or None for its choice.
   """
-  channels, width = q.shape[-1], v.shape[-1]
+  size, width = q.shape[-1], v.shape[-1]
   if encoding.uses("separable"):
-    mine, theirs = _channels(encoding, p, q_pos, k_pos, features, q.shape[0], q.shape[1], q.dtype)
-    if theirs.shape[1] not in (1, k.shape[1]):  # numbers of the key that differ by head are not shared by a group
-      k, v = (jnp.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
-    mine = (mine / scale).astype(q.dtype)
-    q, k = (jnp.concatenate([x, jnp.broadcast_to(y, (*x.shape[:3], y.shape[-1]))], -1) for x, y in ((q, mine), (k, theirs)))
-    channels = -(-max(q.shape[-1], width) // WIDTH) * WIDTH
-  q, k, v = (_pad(jnp.moveaxis(x, 1, 2), channels) for x in (q, k, v))
+    mine, theirs = _channels(encoding, p, q_pos, k_pos, features, q, scale)
+    k, v = (jnp.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))  # numbers of the key may differ by head
+    q, k = jnp.concatenate([q, mine], -1), jnp.concatenate([k, theirs], -1)
+    size = -(-max(q.shape[-1], width) // WIDTH) * WIDTH
+  q, k, v = (_pad(jnp.moveaxis(x, 1, 2), size) for x in (q, k, v))
   out = jax.nn.dot_product_attention(
     q, k, v, scale=scale, is_causal=causal, local_window_size=None if window is None else (window - 1, 0), implementation=implementation
   )
   return jnp.moveaxis(out, 2, 1)[..., :width]
 
 
-def _pad(x, channels: int):
-  return jnp.pad(x, [(0, 0)] * 3 + [(0, max(0, channels - x.shape[-1]))])
+def _pad(x, size: int):
+  return jnp.pad(x, [(0, 0)] * 3 + [(0, max(0, size - x.shape[-1]))])
 
 
-def _channels(encoding: Encoding, p, q_pos, k_pos, features, b: int, h: int, dtype):
-  """What is appended to queries [b h t r] and to keys [b 1 or h u r]."""
+def channels(encoding: Encoding, p, q_pos, k_pos, h: int):
+  """What `encoding.separable` gives for the queries [h t r] and for the keys [h u r] of one row, `p` with their features."""
+  mine, shared = encoding.heads(p)
+  one = lambda mine: encoding.separable(merge(mine, shared), q_pos, k_pos)
+  if jax.tree.leaves(mine):
+    return jax.vmap(one)(mine)
+  return jax.tree.map(lambda x: jnp.broadcast_to(x, (h, *x.shape)), one({}))
 
-  def one_row(q_pos, k_pos, features):
-    mine, shared = encoding.heads(joined(encoding, p, features))
-    one = lambda mine: encoding.separable(merge(mine, shared), q_pos, k_pos)
-    if jax.tree.leaves(mine):
-      return jax.vmap(one)(mine)
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (h, *x.shape)), one({}))
 
+def _channels(encoding: Encoding, p, q_pos, k_pos, features, q, scale: float):
+  """What is appended to queries [b h t r] and to keys [b h u r], in the dtype of q, for a product that will be scaled."""
+  b, h, dtype = q.shape[0], q.shape[1], q.dtype
+  one_row = lambda q_pos, k_pos, features: channels(encoding, joined(encoding, p, features), q_pos, k_pos, h)
   q_rows, k_rows = (jnp.broadcast_to(jnp.asarray(x), (b, x.shape[-1])) for x in (q_pos, k_pos))
   of_query, of_key = jax.vmap(one_row)(q_rows, k_rows, features)
+  of_query = of_query / scale
   if dtype == jnp.float32:
     return of_query, of_key
   products = [(x, y) for x in _pieces(of_query, 2, dtype) for y in _pieces(of_key, 3, dtype)]
@@ -89,11 +93,7 @@ def _pieces(x, count: int, dtype):
   """`count` arrays of a narrow type whose sum is x, the first ones the largest; gradients reach x through the first."""
   made = []
   for _ in range(count):
-    piece = lax.reduce_precision(x, *_BITS[jnp.dtype(dtype).name])
+    piece = lax.reduce_precision(x, jnp.finfo(dtype).nexp, jnp.finfo(dtype).nmant)
     made.append((x + lax.stop_gradient(piece - x) if not made else lax.stop_gradient(piece)).astype(dtype))
     x = lax.stop_gradient(x - piece)
   return made
-
-
-_BITS = {"bfloat16": (8, 7), "float16": (5, 10)}
-"""Bits of exponent and mantissa."""

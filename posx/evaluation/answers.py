@@ -20,9 +20,7 @@ from posx.decoder import Decoder
 from posx.errors import UserError
 from posx.evaluation import rows
 from posx.evaluation.protocols import measure
-
-_TOKENS_AT_ONCE = 16384
-"""Windows are batched up to so many tokens; longer windows run one at a time."""
+from posx.sizes import TOKENS_AT_ONCE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +112,7 @@ def score(
   model.encoding.check(model.dims, reach)
   constants = jax.device_put(jax.tree.map(jnp.asarray, model.constants(reach)))
   program = dataclasses.replace(model, encoding=model.encoding.program())
-  size = max(1, min(_TOKENS_AT_ONCE // t, n))
+  size = max(1, min(TOKENS_AT_ONCE // t, n))
   losses, ranks = np.empty(targets.shape, np.float32), np.empty(targets.shape, np.int32)
   for first in range(0, n, size):
     chosen = np.minimum(np.arange(first, first + size), n - 1)  # one shape, one executable

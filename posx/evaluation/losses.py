@@ -19,9 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from posx.decoder import Decoder
 from posx.evaluation.windows import Windows
-
-_TOKENS_AT_ONCE = 16384
-"""Windows are batched up to so many tokens; longer windows run one at a time."""
+from posx.sizes import TOKENS_AT_ONCE
 
 _SPLIT_FROM = 32768
 """Windows of at least so many tokens are cut over the devices of this process, where there are several."""
@@ -85,7 +83,7 @@ def window_losses(
   params = jax.device_put(params, whole)
   program = dataclasses.replace(model, encoding=model.encoding.program(), context="context" if mesh else model.context)
   places = [(d, s) for d in range(len(tokens)) for s in windows.starts]
-  rows = max(1, min(_TOKENS_AT_ONCE // windows.length, len(places)))
+  rows = max(1, min(TOKENS_AT_ONCE // windows.length, len(places)))
   scored = scored if scored < windows.length else 0
   losses = np.full((len(places), windows.length), np.nan, np.float32)
   for first in range(0, len(places), rows):

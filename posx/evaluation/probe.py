@@ -52,7 +52,19 @@ class Recall(Passkey):
 
 
 @dataclasses.dataclass(frozen=True)
-class Attention(Probe):
+class Traced(Probe):
+  """A probe that is the function of its name in `posx.evaluation.probes`, drawn by that of `posx.study.traces`."""
+
+  def measure(self, subject: Any) -> tuple[list[dict[str, Any]], Mapping[str, Any], Any]:
+    from posx.evaluation import probes
+    from posx.study import traces
+
+    found = getattr(probes, self.name)(subject, **dataclasses.asdict(self))
+    return [], found, getattr(traces, self.name)(found, subject.label, subject.train_length)
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention(Traced):
   """How far away, how evenly, and how much at the first token attention looks, by length of the window."""
 
   name: ClassVar = "attention"
@@ -61,16 +73,9 @@ class Attention(Probe):
   documents: int = 4
   queries: int = 64
 
-  def measure(self, subject: Any) -> tuple[list[dict[str, Any]], Mapping[str, Any], Any]:
-    from posx.evaluation import probes
-    from posx.study import traces
-
-    found = probes.attention(subject, **dataclasses.asdict(self))
-    return [], found, traces.attention(found, subject.label, subject.train_length)
-
 
 @dataclasses.dataclass(frozen=True)
-class Receptive(Probe):
+class Receptive(Traced):
   """How much a loss depends on the input so many tokens before it."""
 
   name: ClassVar = "receptive"
@@ -79,28 +84,14 @@ class Receptive(Probe):
   documents: int = 4
   targets: int = 4
 
-  def measure(self, subject: Any) -> tuple[list[dict[str, Any]], Mapping[str, Any], Any]:
-    from posx.evaluation import probes
-    from posx.study import traces
-
-    found = probes.receptive(subject, **dataclasses.asdict(self))
-    return [], found, traces.receptive(found, subject.label, subject.train_length)
-
 
 @dataclasses.dataclass(frozen=True)
-class Kernels(Probe):
+class Kernels(Traced):
   """What the encoding has learned to add to the scores, by distance."""
 
   name: ClassVar = "kernels"
 
   lengths: tuple[int, ...] = (512, 4096)
-
-  def measure(self, subject: Any) -> tuple[list[dict[str, Any]], Mapping[str, Any], Any]:
-    from posx.evaluation import probes
-    from posx.study import traces
-
-    found = probes.kernels(subject, **dataclasses.asdict(self))
-    return [], found, traces.kernels(found, subject.label, subject.train_length)
 
 
 PROBES: dict[str, type[Probe]] = {cls.name: cls for cls in (Passkey, Recall, Attention, Receptive, Kernels)}

@@ -13,6 +13,8 @@ import numpy as np
 from posx import data
 from posx.attention import bias_matrix, dense, query_key
 from posx.decoder import Decoder
+from posx.encodings.base import Encoding
+from posx.encodings.layers import PerLayer
 from posx.errors import UserError
 from posx.evaluation.subject import Subject
 
@@ -20,6 +22,17 @@ STRIP = 16
 """Queries whose weights over all keys exist at a time."""
 
 STATISTICS = ("distance", "entropy", "sink")
+
+
+def _inner(subject: Subject) -> Encoding:
+  """What acts in every layer.
+
+  Raises:
+    UserError: if layers differ; their weights and kernels are not stacked.
+  """
+  if isinstance(subject.model.encoding, PerLayer):
+    raise UserError(f"{subject.label} has layers that differ (model.layers); this probe takes a run whose layers are alike")
+  return subject.model.encoding.split()[1]
 
 
 # Attention.
@@ -89,9 +102,8 @@ def attention(subject: Subject, *, lengths: Sequence[int], documents: int, queri
   Raises:
     UserError: for windows shorter than a strip, or an encoding whose weights need more than queries and keys.
   """
-  model, inner = subject.model, subject.model.encoding.split()[1]
-  needs = getattr(type(inner), "features", None)
-  if (needs is not None and inner.uses("features")) or inner.visibility(model.dims) != (None, 0):
+  model, inner = subject.model, _inner(subject)
+  if inner.uses("features") or inner.visibility(model.dims) != (None, 0):
     raise UserError(f"{subject.label}: weights are recomputed from queries and keys alone, which is not all that this encoding uses")
   queries = -(-queries // STRIP) * STRIP
   if min(lengths) < queries:
@@ -177,7 +189,7 @@ def kernels(subject: Subject, *, lengths: Sequence[int]) -> dict:
   Raises:
     UserError: for an encoding that adds nothing, or what depends on queries and keys.
   """
-  model, inner = subject.model, subject.model.encoding.split()[1]
+  model, inner = subject.model, _inner(subject)
   if not inner.content_free or not (inner.uses("bias") or inner.uses("on_scores")):
     raise UserError(f"{subject.label} adds no function of positions to the scores; kernels are of t5, alibi, kerple, sandwich, fire, bam")
   stacked = of_layers(model, subject.params)

@@ -39,6 +39,23 @@ class Extension:
     raise NotImplementedError
 
 
+@dataclasses.dataclass(frozen=True)
+class ByFactor(Extension):
+  """An extension with a factor and a trained length.
+
+  Attributes:
+    factor: target length / trained length; 0 takes the length in play over the trained length (no change up to that).
+    original_length: the trained length L0 in tokens; 0 for the model's own.
+  """
+
+  factor: float = 0.0
+  original_length: int = 0
+
+  def __post_init__(self):
+    check_factor(self.name, self.factor)
+    check_length(self.name, self.original_length)
+
+
 def apply(extension: Extension, encoding: Encoding) -> Encoding:
   """The encoding under the extension: same parameters, other positions, angles or limits.
 

@@ -10,7 +10,7 @@ from posx.encodings import t5
 from posx.encodings.base import Arrays, Dims, Encoding
 from posx.errors import UserError
 from posx.extensions.around import Around
-from posx.extensions.base import Extension, check_factor, check_length, stretch
+from posx.extensions.base import ByFactor, stretch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Stretched(Around):
 
 
 @dataclasses.dataclass(frozen=True)
-class StretchBuckets(Extension):
+class StretchBuckets(ByFactor):
   """Spreads T5's logarithmic buckets over longer distances; the near ones, a distance each, stay as they are.
 
   bucket(d) with max_distance s M in place of M: d < e: d; else e + floor(log(d/e) / log(s M/e) (B - e)). Distances that
@@ -71,13 +71,6 @@ class StretchBuckets(Extension):
 
   name: ClassVar = "stretch_buckets"
   serves: ClassVar = "T5's bias"
-
-  factor: float = 0.0
-  original_length: int = 0
-
-  def __post_init__(self):
-    check_factor(self.name, self.factor)
-    check_length(self.name, self.original_length)
 
   @classmethod
   def accepts(cls, encoding: Encoding) -> bool:

@@ -15,7 +15,7 @@ from posx.encodings.base import Encoding
 from posx.encodings.rope import inverse_frequencies, proportional_frequencies
 from posx.errors import UserError
 from posx.extensions.around import Around
-from posx.extensions.base import Extension, check_factor, check_length, stretch
+from posx.extensions.base import ByFactor, Extension, check_factor, check_length, stretch
 from posx.extensions.positions import Interpolated
 
 
@@ -92,20 +92,13 @@ class Frequencies(Extension):
 
 
 @dataclasses.dataclass(frozen=True)
-class Scaled(Frequencies):
+class Scaled(ByFactor, Frequencies):
   """A frequency extension with a factor and a trained length.
 
   Attributes:
     factor: target length / trained length; 0 takes the length in play over the trained length (no change up to that).
     original_length: the trained length L0 in tokens; 0 for the model's own.
   """
-
-  factor: float = 0.0
-  original_length: int = 0
-
-  def __post_init__(self):
-    check_factor(self.name, self.factor)
-    check_length(self.name, self.original_length)
 
   def _factor(self, length: int, train_length: int) -> float:
     return self.factor or stretch(0, self._original(train_length), length)

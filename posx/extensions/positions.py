@@ -14,7 +14,7 @@ from posx.encodings.base import Arrays, Dims, Encoding
 from posx.encodings.learned import Learned
 from posx.errors import UserError
 from posx.extensions.around import Around
-from posx.extensions.base import Extension, check_factor, check_length, stretch
+from posx.extensions.base import ByFactor, Extension, check_length, stretch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Truncate(Extension):
 
 
 @dataclasses.dataclass(frozen=True)
-class Interpolate(Extension):
+class Interpolate(ByFactor):
   """Squeezes positions into a learned table and reads it between its rows.
 
   Row (p / factor), mixed linearly from its two neighbours.
@@ -152,13 +152,6 @@ class Interpolate(Extension):
 
   name: ClassVar = "interpolate"
   serves: ClassVar = "a learned table of positions"
-
-  factor: float = 0.0
-  original_length: int = 0
-
-  def __post_init__(self):
-    check_factor(self.name, self.factor)
-    check_length(self.name, self.original_length)
 
   @classmethod
   def accepts(cls, encoding: Encoding) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from posx import config as configs
 from posx.encodings import CATALOGUE
+from posx.sizes import LOGITS_AT_ONCE, TOKENS_AT_ONCE, hidden_dim
 
 _LEARNED: dict[str, Callable[[Any, Any], int]] = {
   "nope": lambda e, d: 0,
@@ -32,9 +33,6 @@ _LEARNED: dict[str, Callable[[Any, Any], int]] = {
   "bam": lambda e, d: (e.learn_shape + e.learn_scale + e.learn_location) * d.num_heads,
 }
 """What one layer (or the input) learns with default fields; in all other cases the encoding is asked, which imports JAX."""
-
-_LOGITS_AT_ONCE = 1 << 23
-_TOKENS_AT_ONCE = 16384
 
 
 class Pass(NamedTuple):
@@ -98,7 +96,7 @@ def sizes(config: Any) -> Sizes:
   """The sizes that a configuration gives its decoder."""
   m, dims, gelu = config.model, configs.dims(config), config.model.mlp == "gelu"
   vocab = _vocabulary(config.data)
-  hidden = m.mlp_dim or (4 * m.model_dim if gelu else -(-8 * m.model_dim // 96) * 32)
+  hidden = m.mlp_dim or hidden_dim(m.mlp, m.model_dim)
   return Sizes(
     vocab, m.num_layers, m.model_dim, m.num_heads, m.num_kv_heads or m.num_heads, dims.head_dim, hidden, hidden if gelu else 2 * hidden
   )
@@ -216,17 +214,17 @@ def train_bytes(config: Any) -> float:
   item = 2 if config.model.dtype == "bfloat16" else 4
   # twice what a tape would hold: most values are kept once more in the order that the backward pass reads
   kept = 2 * (4 * s.width + (2 * s.heads + 2 * s.kv_heads) * s.head + s.up + s.hidden)
-  logits = min(tokens * s.vocab, _LOGITS_AT_ONCE)
+  logits = min(tokens * s.vocab, LOGITS_AT_ONCE)
   return 16.0 * parameters(config) + item * tokens * (s.layers * kept + 4 * s.width) + 8.0 * logits
 
 
 def eval_bytes(config: Any) -> float:
   """Memory of the longest evaluation: parameters, one layer's activations, a chunk of logits."""
   s, longest = sizes(config), max(config.eval.lengths)
-  tokens = max(longest, _TOKENS_AT_ONCE // min(longest, _TOKENS_AT_ONCE) * longest)
+  tokens = max(longest, TOKENS_AT_ONCE // min(longest, TOKENS_AT_ONCE) * longest)
   item = 2 if config.model.dtype == "bfloat16" else 4
   live = 3 * s.width + 2 * (s.heads + 2 * s.kv_heads) * s.head + s.up + s.hidden
-  return 4.0 * parameters(config) + item * tokens * live + 8.0 * min(tokens * s.vocab, _LOGITS_AT_ONCE)
+  return 4.0 * parameters(config) + item * tokens * live + 8.0 * min(tokens * s.vocab, LOGITS_AT_ONCE)
 
 
 def cost(config: Any) -> Cost:

@@ -31,7 +31,9 @@ def load(*folders: str | os.PathLike) -> Any:
   try:
     import pandas
   except ImportError:
-    raise UserError("posx.study.load needs pandas, which is not installed: pip install 'posx[frames]'") from None
+    raise UserError(
+      "posx.study.load needs pandas, which is not installed: pip install -e '.[frames]' at the root of the repository"
+    ) from None
   if not folders:
     raise UserError("posx.study.load needs a folder: the --workdir of a sweep or of a run")
   rows = [{"label": row[series.LABEL], "variant": row[series.VARIANT], **_public(row)} for row in series.read(folders)]

@@ -160,7 +160,9 @@ def _library() -> str:
   try:
     import vl_convert
   except ImportError:
-    raise UserError("the report needs vl-convert-python, which is not installed: pip install 'posx[report]'") from None
+    raise UserError(
+      "the report needs vl-convert-python, which is not installed: pip install -e '.[report]' at the root of the repository"
+    ) from None
   return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
 
 

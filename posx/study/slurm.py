@@ -105,7 +105,7 @@ def executor(folder: Path, given: Mapping[str, str], workers: int | None, thread
   try:
     from submitit.slurm.slurm import SlurmExecutor
   except ImportError as error:
-    raise UserError("--launcher=slurm needs submitit; install it: pip install 'posx[slurm]'") from error
+    raise UserError("--launcher=slurm needs submitit; install it: pip install -e '.[slurm]' at the root of the repository") from error
   for program in ("sbatch", "squeue", "srun", "scontrol"):
     if shutil.which(program) is None:
       raise UserError(f"--launcher=slurm needs {program}, which is not on the PATH: start the study on a login node of the cluster")

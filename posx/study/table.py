@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from posx.study import results
@@ -119,13 +120,13 @@ def _ratio(value: float) -> str:
 
 
 def notes(curves: Sequence[Series]) -> list[str]:
-  """Why numbers are missing, one line for each reason."""
-  said: dict[str, list[str]] = {}
+  """Why numbers are missing, one line for each reason; reasons that differ in a number alone are one."""
+  said: dict[str, tuple[str, list[str]]] = {}
   for c in curves:
     for length, point in c.points.items():
       if point.note:
-        said.setdefault(point.note, []).append(f"{c.label} at {tag(length)}")
-  return [f"{note}: {', '.join(where)}" for note, where in said.items()]
+        said.setdefault(re.sub(r"\d+", "#", point.note), (point.note, []))[1].append(f"{c.label} at {tag(length)}")
+  return [f"{', '.join(where)}: {note}" for note, where in said.values()]
 
 
 def layout(grid: Sequence[Sequence[Cell]], width: int) -> list[list[Cell]]:

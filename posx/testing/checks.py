@@ -203,6 +203,18 @@ def content_free(s: Subject) -> str:
   return f"{error:.1e}{'' if claim else ', not claimed'}"
 
 
+def separable(s: Subject) -> str:
+  """`separable` gives channels whose products are what is added to the scores, up to a number of the row."""
+  if not s.encoding.uses("separable"):
+    raise Inapplicable("gives no channels")
+  made = {name: np.asarray(x, np.float64) for name, x in s.run().items()}
+  product = np.einsum("htc,huc->htu", made["queries"], made["keys"]) * s.dims.head_dim**-0.5
+  over = np.where(NEAR[:, None] >= NEAR[None, :], made["separable"] - (made["scores"] - product), np.nan)
+  error = float((np.nanmax(over, -1) - np.nanmin(over, -1)).max()) / (1 + float(np.abs(made["separable"][PAST]).max()))
+  require(error < 1e-5, f"its channels miss what the score hook adds by {error:.2g} within a row; override `separable` with the hook")
+  return f"{error:.1e}"
+
+
 def knows_order(s: Subject) -> str:
   """Without an encoding and a mask, attention takes 'dog bites man' for the set of its words; with the encoding it does not."""
   nothing = Subject(Encoding(), s.dtype, True, s.dims)

@@ -27,6 +27,7 @@ ONCE: tuple[Check, ...] = (
   checks.linear_shift,
   checks.blocks,
   checks.content_free,
+  checks.separable,
   checks.knows_order,
   checks.short_long_short,
 )

@@ -11,6 +11,7 @@ import numpy as np
 
 from posx.attention.dense import NEGATIVE, joined
 from posx.attention.features import token_features
+from posx.attention.fused import channels
 from posx.encodings.base import Dims, Encoding, merge, over_heads
 
 DIMS = Dims(num_heads=4, head_dim=8, model_dim=32, train_length=64)
@@ -58,7 +59,10 @@ class Bound:
 
 
 def everything(encoding: Encoding, params, constants, x, q, k, q_pos, k_pos, seen) -> dict[str, jax.Array]:
-  """What all hooks make of tokens x [t d], q [h t c], k [h t c]: input, queries, keys, scores and output; `seen` is bool [t t]."""
+  """What all hooks make of tokens x [t d], q [h t c], k [h t c]: input, queries, keys, scores, output, products of channels.
+
+  `seen` is bool [t t]. The last are those of an encoding that is separable.
+  """
   p = encoding.prepare(params, constants)
   own, shared = encoding.heads(p)
   turn = lambda mine, q, k: encoding.on_query_key(merge(mine, shared), q, k, q_pos, k_pos)
@@ -74,7 +78,11 @@ def everything(encoding: Encoding, params, constants, x, q, k, q_pos, k_pos, see
   if encoding.uses("on_values"):
     mine, shared = encoding.heads(p)
     out = out + jax.vmap(lambda mine, w: encoding.on_values(merge(mine, shared), w, q_pos, k_pos))(mine, w)
-  return {"input": encoding.on_input(p, x, q_pos), "queries": turned_q, "keys": turned_k, "scores": s, "output": out}
+  made = {"input": encoding.on_input(p, x, q_pos), "queries": turned_q, "keys": turned_k, "scores": s, "output": out}
+  if encoding.uses("separable"):
+    of_query, of_key = channels(encoding, p, q_pos, k_pos, q.shape[0])
+    made["separable"] = jnp.einsum("htr,hur->htu", of_query, of_key, precision="highest")
+  return made
 
 
 def with_features(encoding: Encoding, p, params, constants, x, q_pos, k_pos):

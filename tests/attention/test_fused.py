@@ -9,7 +9,7 @@ from posx import encodings
 from posx.attention import attend, fused, token_features
 from posx.encodings.base import Dims, Encoding
 
-B, T, H, C = 2, 72, 4, 16
+B, T, H, C = 2, 72, 4, 24  # 1 / sqrt(24) has no short binary form
 DIMS = Dims(H, C, H * C, T)
 SEPARABLE = sorted(name for name, kind in encodings.CATALOGUE.items() if kind.separable is not Encoding.separable)
 
@@ -83,13 +83,15 @@ def test_pieces_add_up():
   [
     ("t5", {}, "T5 has a score hook that is no product"),
     ("alibi", {"causal": False}, "for keys behind the query only"),
+    ("alibi", {"dtype": jnp.float16}, "float16 ends at 65,504"),
     ("rope", {"q_segments": np.zeros(T, np.int32), "k_segments": np.zeros(T, np.int32)}, "documents are packed"),
     ("rope", {"k_positions": np.arange(1, T + 1)}, "not the same consecutive ones"),
     ("rope", {"q_positions": np.arange(T)[::-1], "k_positions": np.arange(T)[::-1]}, "not the same consecutive ones"),
   ],
 )
 def test_what_it_does_not_serve_is_refused_with_the_reason(name, more, reason):
-  q, k, v, params, how, x = setting(name)
+  more = dict(more)
+  q, k, v, params, how, x = setting(name, more.pop("dtype", jnp.float32))
   with pytest.raises(ValueError, match=f"plan='fused' does not serve this: .*{reason}.*; take plan='auto' or 'tiled'"):
     run(q, k, v, params, {**how, **more}, x, "fused")
 

@@ -38,7 +38,7 @@ def test_equal_to_applying_the_model_window_by_window(tokens, params, monkeypatc
       logits = np.asarray(apply(params, tokens[d : d + 1, s : s + 8]), np.float64)[0]
       expected[d, w] = np.log(np.exp(logits).sum(1)) - logits[np.arange(8), tokens[d, s + 1 : s + 9]]
   for at_once in (1, 16, 60, 10_000):
-    monkeypatch.setattr(module, "_TOKENS_AT_ONCE", at_once)
+    monkeypatch.setattr(module, "TOKENS_AT_ONCE", at_once)
     done = []
     found = window_losses(model, params, tokens, windows, done.append)
     assert found.dtype == np.float32 and sum(done) == found.size

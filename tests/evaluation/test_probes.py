@@ -13,6 +13,7 @@ import pytest
 from posx import encodings, extensions
 from posx.data import from_texts
 from posx.decoder import Decoder
+from posx.encodings.layers import PerLayer
 from posx.errors import UserError
 from posx.evaluation import probe, probes
 from posx.study import figures, traces
@@ -153,3 +154,13 @@ def test_windows_hold_the_queries():
     probes.attention(subject("nope"), lengths=(32,), documents=1, queries=64)
   with pytest.raises(UserError, match=r"targets=20 must lie in 1 \.\. 12"):
     probes.receptive(subject("nope"), length=24, documents=1, targets=20)
+
+
+def test_what_cannot_be_probed_is_refused():
+  with pytest.raises(UserError, match="forgetting: weights are recomputed from queries and keys alone"):
+    probes.attention(subject("forgetting"), lengths=(32,), documents=1, queries=16)
+  one = subject("rope")
+  one.model = one.model.clone(encoding=PerLayer((encodings.make("rope"), encodings.make("nope")), (8, 0)))
+  for measure, how in ((probes.attention, {"documents": 1, "queries": 16}), (probes.kernels, {})):
+    with pytest.raises(UserError, match="rope has layers that differ"):
+      measure(one, lengths=(32,), **how)

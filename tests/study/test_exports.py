@@ -49,7 +49,8 @@ def folder(tmp_path):
 
 
 def test_a_frame_is_tidy_and_survives_parquet(folder):
-  pandas = pytest.importorskip("pandas")
+  import pandas
+
   frame = study.load(folder)
   rows = series.read([folder])
   assert len(frame) == len(rows) and {"label", "variant", "loss", "control", "note"} <= set(frame.columns)
@@ -74,7 +75,7 @@ def test_without_pandas_the_cure_is_named(folder, monkeypatch):
     return real(name, *args, **kwargs)
 
   monkeypatch.setattr(builtins, "__import__", blocked)
-  with pytest.raises(UserError, match=r"needs pandas, which is not installed: pip install 'posx\[frames\]'"):
+  with pytest.raises(UserError, match=r"needs pandas, which is not installed: pip install -e '.\[frames\]'"):
     study.load(folder)
 
 

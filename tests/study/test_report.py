@@ -74,7 +74,7 @@ def test_an_overflow_is_shown_as_such(tmp_path):
 def test_without_the_library_the_cure_is_named(study, monkeypatch):
   report._library.cache_clear()
   monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
-  with pytest.raises(UserError, match=r"needs vl-convert-python, which is not installed: pip install 'posx\[report\]'"):
+  with pytest.raises(UserError, match=r"needs vl-convert-python, which is not installed: pip install -e '.\[report\]'"):
     report.render(report.collect(series.read([study]), "title"))
 
 
@@ -153,7 +153,7 @@ def test_every_control_does_what_it_says(browser, page):
   # alibi, t5, rope, nope: 3 lengths; rope + yarn: 2; learned and the evil one: 1. Lines: those 7 and two controls.
   assert tab.points() == 16 and tab.lines() == 9
   assert EVIL in view.inner_text("#runs-toggles")
-  assert "cannot serve it: learned at 1K, learned at 2K" in view.inner_text("#notes")
+  assert "learned at 1K, learned at 2K: a table of 512 rows cannot serve it" in view.inner_text("#notes")
   # Curves are switched off and on, alone and together; controls stay as long as anything of their encoding does.
   view.get_by_label("t5", exact=True).uncheck()
   tab.ready()

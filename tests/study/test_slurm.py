@@ -18,8 +18,6 @@ from posx.study import launch, results, slurm
 SWEEP = Path(__file__).with_name("slurm_sweep.py")
 FAKE = Path(__file__).with_name("fake_slurm.py")
 
-submitit = pytest.importorskip("submitit")
-
 
 def real() -> str:
   """Why there is no real Slurm to test with; '' if there is."""
@@ -134,7 +132,7 @@ def test_refusals(tmp_path, monkeypatch):
   with pytest.raises(UserError, match=r"unknown Slurm parameter 'partitoin'; did you mean 'partition'\? known: account, "):
     slurm.executor(tmp_path, {"partitoin": "gpu"}, None, 1)
   monkeypatch.setitem(sys.modules, "submitit.slurm.slurm", None)
-  with pytest.raises(UserError, match=r"--launcher=slurm needs submitit; install it: pip install 'posx\[slurm\]'"):
+  with pytest.raises(UserError, match=r"--launcher=slurm needs submitit; install it: pip install -e '.\[slurm\]'"):
     slurm.executor(tmp_path, {}, None, 1)
 
 

@@ -76,7 +76,13 @@ def test_what_has_no_number_says_why():
   text = tables.plain(render(rows))
   (line,) = [line for line in text.splitlines() if line.startswith("rope") and "±" in line]
   assert line.split() == ["rope", "6.00", "±0.12*", "nan", "n/a", "overflow*"]
-  assert "nan in the logits: rope at 1K" in text and "refused: the table has 512 rows: rope at 2K" in text
+  assert "rope at 1K: nan in the logits" in text and "rope at 2K: refused: the table has 512 rows" in text
+
+
+def test_reasons_that_differ_in_a_number_are_one_line():
+  rows = [row("learned", n, None, note=f"512 rows cannot serve {n} positions") for n in (1024, 2048)]
+  text = tables.plain(render([row("learned", 512, 6.0), *rows]))
+  assert "learned at 1K, learned at 2K: 512 rows cannot serve 1024 positions" in text and "serve 2048" not in text
 
 
 def test_averages_of_seeds_and_unequal_targets_are_said():

@@ -35,6 +35,7 @@ def ahead(self, p, scores, q, k, q_pos, k_pos):
 
 
 FAULTS = {
+  "separable": (broken(ALiBi, bias=lambda self, p, d: -2 * p["slope"] * jnp.abs(d).astype(jnp.float32)), "miss what the score hook adds"),
   "parameters": (broken(ALiBi, init=lambda self, key, dims: {"slope": jnp.ones(3)}), "must lead with 4 heads"),
   "constants": (broken(ALiBi, constants=lambda self, dims, length: {"slope": np.ones(dims.num_heads)}), "float32 or int32, got float64"),
   "shapes": (
