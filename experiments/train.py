@@ -18,6 +18,7 @@ the length that RUN was trained at; under another encoding only that encoding's 
 
 The same command goes on where a stopped or killed run was; SIGTERM and Ctrl-C save first.
 The folder gets config.json, status.json, metrics.jsonl, tensorboard/, checkpoints/.
+--config.train.track=wandb,mlflow also gives the run a page at these trackers, which a resume continues.
 
 exit codes: 0 done, 1 failed (also: the loss became nan), 2 bad usage or configuration, 3 corrupt data or disk,
             4 the folder is in use, 75 stopped and resumable

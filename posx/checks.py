@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from posx import positions
+from posx import positions, tracking
 from posx.config import KINDS, ConfigDict, dims, encoding, kinds
 from posx.data import synthetic, tokenizers
 from posx.errors import UserError, unknown
@@ -99,6 +99,7 @@ def _train(config: ConfigDict) -> None:
     raise UserError(f"config.train.mesh={t.mesh} must be two numbers of devices, (data, model), or () for all in data")
   if t.batch_size % t.accumulate:
     raise UserError(f"config.train.accumulate={t.accumulate} must divide batch_size={t.batch_size}: a batch is what one update sees")
+  tracking.check(t.track)
 
 
 def _positions(config: ConfigDict) -> None:

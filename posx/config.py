@@ -141,11 +141,13 @@ def load(file_arg: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()
   Raises:
     UserError: for anything that is wrong with the file, the argument, an override or the result.
   """
+  from posx import tracking  # which imports this module, as does:
   from posx.checks import check_fields
 
   config = read(file_arg)
   check_fields(config)
   check(override(config, overrides))
+  tracking.installed(config.train.track)
   return config.lock()
 
 
@@ -196,25 +198,26 @@ def from_json(text: str) -> ConfigDict:
   """
   values = json.loads(text)
   config = default(values["encoding"]["name"], values["extension"]["name"])
-  flat = {path: value for path, value in _flat(values).items() if value is not None}
-  lacking = sorted(set(_flat(config.to_dict())) - set(_flat(values)))
+  given = {path: value for path, value in flat(values).items() if value is not None}
+  lacking = sorted(set(flat(config.to_dict())) - set(flat(values)))
   if lacking:
     raise UserError(f"the saved configuration lacks {', '.join(lacking)}: another version of posx wrote it")
-  for path in [p for p, v in _flat(values).items() if v is None and p in _flat(config.to_dict())]:
-    flat[path] = None
-  return override(config, flat)
+  for path in [p for p, v in flat(values).items() if v is None and p in flat(config.to_dict())]:
+    given[path] = None
+  return override(config, given)
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+  """field -> value, for nested sections; a field is written 'section.field'."""
   found: dict[str, Any] = {}
   for name, value in values.items():
-    found.update(_flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value})
+    found.update(flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value})
   return found
 
 
 def diff(a: ConfigDict, b: ConfigDict) -> dict[str, tuple[Any, Any]]:
   """field -> (value in a, value in b) where they differ; None for a field that is absent."""
-  one, two = _flat(a.to_dict()), _flat(b.to_dict())
+  one, two = flat(a.to_dict()), flat(b.to_dict())
   return {path: (one.get(path), two.get(path)) for path in {**one, **two} if one.get(path) != two.get(path)}
 
 

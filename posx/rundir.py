@@ -8,6 +8,7 @@
     results.jsonl    one line per result
     checkpoints/     the states of the run, see `posx.checkpoint`
     tensorboard/     event files
+    tracking.json    ids of its pages at trackers, see `posx.tracking`
     losses/          losses per token, of the evaluation
 
 Nothing else marks a folder as a run: one without config.json that holds anything is foreign, and left alone.

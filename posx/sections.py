@@ -68,6 +68,7 @@ class Train:
   checkpoint_every: int = 1000  # 0: only at the end
   log_every: int = 10
   eval_every: int = 0  # 0: never
+  track: tuple[str, ...] = ()  # pages at 'wandb', 'mlflow'; see `posx.tracking`
 
 
 @dataclasses.dataclass(frozen=True)

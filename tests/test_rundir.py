@@ -193,13 +193,11 @@ def test_rows_of_several_processes(tmp_path):
 
 
 def test_metrics_beyond_the_checkpoint_are_dropped(tmp_path):
-  writer = Writer(tmp_path, 0)
-  for step in (2, 4, 6):
-    writer.write(step, loss=float(step), rate=float("inf"))
-  writer.close()
-  writer = Writer(tmp_path, 4)
-  writer.write(6, loss=60.0)
-  writer.close()
+  with Writer(tmp_path, 0) as writer:
+    for step in (2, 4, 6):
+      writer.write(step, loss=float(step), rate=float("inf"))
+  with Writer(tmp_path, 4) as writer:
+    writer.write(6, loss=60.0)
   rows = read_rows(tmp_path / "metrics.jsonl")
   assert [(row["step"], row["loss"]) for row in rows] == [(2, 2.0), (4, 4.0), (6, 60.0)]
   assert rows[0]["rate"] is None

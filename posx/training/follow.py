@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from posx import tracking
 from posx.metrics import Writer
 from posx.rundir import RunDir
 
@@ -38,7 +39,10 @@ class Silent:
   def write(self, step: int, **values: float) -> None:
     del step, values
 
-  def close(self) -> None:
+  def __enter__(self) -> Silent:
+    return self
+
+  def __exit__(self, *exc: object) -> None:
     pass
 
 
@@ -52,9 +56,9 @@ def rundir(workdir: str | Path) -> RunDir:
   return RunDir(workdir) if leads() else Follower(workdir)
 
 
-def writer(folder: Path, step: int) -> Any:
+def writer(folder: Path, step: int, config: Any) -> Any:
   """What logs metrics, for this process."""
-  return Writer(folder, step) if leads() else Silent()
+  return Writer(folder, step, tracking.pages(folder, config)) if leads() else Silent()
 
 
 def quiet() -> Any:

@@ -147,9 +147,9 @@ class _Trainer:
 
   def _loop(self, state: update.State, start: int) -> None:
     train, began = self.config.train, time.perf_counter()
-    writer, progress = follow.writer(self.folder.path, start), report.Progress(self.config, start)
+    writer, progress = follow.writer(self.folder.path, start, self.config), report.Progress(self.config, start)
     step_function, waiting = None, None
-    with contextlib.closing(writer), contextlib.closing(progress):
+    with writer, contextlib.closing(progress):
       for step, batch in self._batches(start):
         if step_function is None:
           step_function = self._compiled(state, batch, progress)
