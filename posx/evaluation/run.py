@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import time
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,7 +100,7 @@ class _Job:
     self.plain = decoder.from_config(trained, corpus.vocab_size)
     self.extension = configs.extension(config)
     self.drawn = positions.in_evaluation(config.positions)
-    self.digest = _digest(params)
+    self.digest = rows.digest(params)
     self.seconds = self.computed = self.flops = 0.0
     limit = self.model.encoding.max_context
     self.context = (limit or self.model.dims.train_length) if limit is not None else 0
@@ -290,11 +289,3 @@ def _needed(windows: Windows, last_k: int) -> int:
   steps = windows.length // windows.stride
   coarse = windows.every(steps)[0].needed if steps * windows.stride == windows.length else 0
   return max(windows.needed, coarse, min(last_k, windows.length))
-
-
-def _digest(tree) -> int:
-  """Names the weights, so that losses of others are not taken for theirs."""
-  total = 0
-  for leaf in rows.leaves(tree):
-    total = zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8).reshape(-1).data, total)
-  return total

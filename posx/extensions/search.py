@@ -68,6 +68,19 @@ def cross(one: Factors, other: Factors, rng: np.random.Generator, *, most: float
   return monotone(np.sort(np.where(rng.random(len(one)) < 0.5, one, other)), most)
 
 
+def check(
+  factor: float, *, population: int = 16, parents: int = 8, rounds: int = 20, probability: float = 0.3, reach: float = 1.25
+) -> None:
+  """Raises UserError where `search` would, before anything is asked."""
+  if not (np.isfinite(factor) and factor > 1):
+    raise UserError(f"a search for LongRoPE's divisors needs a factor above 1 (target length / trained length), got {factor}")
+  if not (2 <= parents < population and rounds >= 0 and 0 < probability <= 1 and reach >= 1):
+    raise UserError(
+      f"a search needs 2 <= parents < population, rounds >= 0, 0 < probability <= 1 and reach >= 1, got parents={parents}, "
+      f"population={population}, rounds={rounds}, probability={probability}, reach={reach}"
+    )
+
+
 def search(
   loss: Callable[[Factors], float],
   *,
@@ -81,6 +94,7 @@ def search(
   probability: float = 0.3,
   reach: float = 1.25,
   seed: int = 0,
+  progress: Callable[[int, Factors, float, int], None] = lambda *state: None,
 ) -> Found:
   """Looks for the divisors with the lowest loss by evolution, from those of PI, NTK and YaRN.
 
@@ -104,6 +118,8 @@ def search(
     probability: of drawing one divisor anew in a mutation.
     reach: largest divisor / factor.
     seed: of all random choices.
+    progress: called after the starting points (round 0) and after every round with (round, best divisors, their loss, how often the
+      loss was asked).
 
   Raises:
     UserError: for a factor that is not above 1, or sizes that leave nothing to search.
@@ -118,13 +134,7 @@ def search(
     Ding et al., "LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens", 2024, section 3.2 and algorithm 1.
     arXiv:2402.13753
   """
-  if not (np.isfinite(factor) and factor > 1):
-    raise UserError(f"a search for LongRoPE's divisors needs a factor above 1 (target length / trained length), got {factor}")
-  if not (2 <= parents < population and rounds >= 0 and 0 < probability <= 1 and reach >= 1):
-    raise UserError(
-      f"a search needs 2 <= parents < population, rounds >= 0, 0 < probability <= 1 and reach >= 1, got parents={parents}, "
-      f"population={population}, rounds={rounds}, probability={probability}, reach={reach}"
-    )
+  check(factor, population=population, parents=parents, rounds=rounds, probability=probability, reach=reach)
   rng, most, known = np.random.default_rng(seed), reach * factor, {}
 
   def ask(candidate: Factors) -> float:
@@ -142,7 +152,16 @@ def search(
 
   pool = list(dict.fromkeys(starts(rotary_dim, base, factor, original_length).values()))
   first = tuple(pool)
-  history = [min(ask(c) for c in pool)]
+  history = []
+
+  def note() -> None:
+    for c in pool:
+      ask(c)
+    best = min(known, key=lambda c: known[c])
+    history.append(known[best])
+    progress(len(history) - 1, best, known[best], len(known))
+
+  note()
   add(pool, lambda: mutate(first[rng.integers(len(first))], rng, most=most, probability=probability), population)
   for _ in range(rounds):
     best = sorted(pool, key=ask)[:parents]
@@ -150,7 +169,7 @@ def search(
     pool = list(best)
     add(pool, lambda pick=pick: mutate(pick(), rng, most=most, probability=probability), parents + (population - parents) // 2)
     add(pool, lambda pick=pick: cross(pick(), pick(), rng, most=most), population)
-    history.append(min(ask(c) for c in pool))
+    note()
   winner = min(known, key=lambda c: known[c])
   return Found(winner, known[winner], tuple(history), len(known))
 
