@@ -27,8 +27,9 @@ class Cache:
     values: [layers, b, slots, g, e].
     positions: int32 [b, slots].
     segments: int32 [b, slots]; EMPTY where there is no token.
-    features: [layers, b, slots, ...] of an encoding that declares some.
-    sums: [layers, b, ...], summed features after the last token read.
+    features: [layers, b, slots, ...] of an encoding that declares some; where layers differ a dictionary by the place in the period,
+      '0', '1', ..., of [periods, b, slots, ...].
+    sums: [layers, b, ...], or by place in the same way, summed features after the last token read.
   """
 
   keys: jax.Array
@@ -49,9 +50,22 @@ jax.tree_util.register_dataclass(Cache, ["keys", "values", "positions", "segment
 
 
 def create(
-  layers: int, batch: int, slots: int, keys: tuple[int, int], values: tuple[int, int], dtype: Any, features: Any = None, sums: Any = None
-) -> Cache:
-  """An empty memory; `keys` and `values` are (heads, channels), `features` and `sums` trees of shapes of one token."""
+  layers: int, batch: int, slots: int, keys: tuple[int, int], values: tuple[int, int], dtype: Any, features: Any = None, sums: Any = None,
+  *, stacked: int = 0,
+) -> Cache:  # fmt: skip
+  """An empty memory.
+
+  Args:
+    layers: of the model.
+    batch: rows.
+    slots: tokens that it holds.
+    keys: (heads, channels).
+    values: (heads, channels).
+    dtype: of keys and values.
+    features: a tree of shapes of one token.
+    sums: the same.
+    stacked: over how many layers features and sums are stacked, the number of periods where layers differ; 0 for all.
+  """
   shape = (layers, batch, slots)
   zeros = lambda tree, shape: jax.tree.map(lambda x: jnp.zeros((*shape, *x.shape), x.dtype), tree or {})
   return Cache(
@@ -59,8 +73,8 @@ def create(
     jnp.zeros((*shape, *values), dtype),
     jnp.zeros((batch, slots), jnp.int32),
     jnp.full((batch, slots), EMPTY, jnp.int32),
-    zeros(features, shape),
-    zeros(sums, shape[:2]),
+    zeros(features, (stacked or layers, batch, slots)),
+    zeros(sums, (stacked or layers, batch)),
   )
 
 

@@ -27,10 +27,9 @@ def pad(x: Any, n: int, axis: int = 0, mode: Literal["constant", "edge"] = "cons
   return xp.pad(x, widths, mode=mode)
 
 
-def finish(acc, top):
-  """Output and log-sum-exp from the accumulator, whose last column holds the sum of weights."""
-  total = acc[:, -1]
+def finish(acc, total, top):
+  """Output and log-sum-exp of rows: weighted values, the sum of weights, the largest score."""
   seen = ~(total <= 0)
   safe = jnp.where(seen, total, 1.0)
   inverse = 1.0 / safe + 0.0 * top  # a NaN or infinite score shows in the output
-  return acc[:, :-1] * inverse[:, None], jnp.where(seen, top + jnp.log(safe), HIDDEN)
+  return acc * inverse[:, None], jnp.where(seen, top + jnp.log(safe), HIDDEN)

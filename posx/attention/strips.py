@@ -86,7 +86,7 @@ def _strips_forward(spec, q, k, v, table):
     top = jnp.maximum(scores.max(1), NEGATIVE / 2)
     e = exp(scores - top[:, None], cpu)
     acc = jnp.matmul(e.astype(v.dtype), ones[first:last], preferred_element_type=jnp.float32)
-    out, lse = finish(acc, top)
+    out, lse = finish(acc[:, :-1], acc[:, -1], top)
     outs.append(out.astype(v.dtype))
     tops.append(lse)
   out, lse = jnp.concatenate(outs), jnp.concatenate(tops)

@@ -73,7 +73,9 @@ def attention(
     size = block or (256, 256)
     size = min(size[0], round_up(t, 8)), min(size[1], round_up(u, 8))
     tabled = consecutive and form == "distance" and size[0] == size[1]
-    spec = Spec(encoding, size, scale, causal, window, u, q_segments is not None, tabled, cpu)
+    inside = u % size[1] == 0 or (causal and offset + t <= u)  # no query comes after the padding of the last tile
+    covered = tabled and inside and q_segments is None and not isinstance(window, Sight)
+    spec = Spec(encoding, size, scale, causal, window, u, q_segments is not None, tabled, covered, cpu)
     run = functools.partial(tiles.head, spec, offset)
 
   mine, shared = encoding.heads(p)

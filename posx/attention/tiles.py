@@ -13,7 +13,7 @@ from posx.attention import toeplitz
 from posx.attention.dense import NEGATIVE
 from posx.attention.numerics import exp
 from posx.attention.pieces import finish, pad, round_up
-from posx.attention.tile import Spec, bounds_of, cut, scores, seen, sweep
+from posx.attention.tile import Spec, bounds_of, cut, masked, products, scores, sweep
 from posx.attention.tiles_gradient import backward
 
 
@@ -42,13 +42,14 @@ def head(spec: Spec, offset: int, p, joined):
 
 
 def _table(spec: Spec, p, offset: int, rows: int, columns: int):
-  """Toeplitz tiles [d, n, n]; tile (a, b) of the score matrix is number b - a + rows - 1."""
+  """The bias as a band that Toeplitz tiles are cut from; tile (a, b) of the score matrix is number b - a + rows - 1."""
   n = spec.tiles[0]
   count = rows if spec.causal and offset <= 0 and columns == rows else rows + columns - 1
   distance = toeplitz.distances(offset + rows * n - 1, n + count * n - 1)
-  if spec.causal:
-    distance = jnp.maximum(distance, 0)
-  return toeplitz.blocks(spec.encoding.bias(p, distance), (n, n), count, n)
+  hidden = distance < 0 if spec.causal else jnp.zeros(distance.shape, bool)
+  if isinstance(spec.window, int):
+    hidden |= jnp.abs(distance) >= spec.window
+  return toeplitz.band(jnp.where(hidden, NEGATIVE, spec.encoding.bias(p, jnp.where(hidden, 0, distance))), n)
 
 
 @jax.tree_util.register_static
@@ -64,26 +65,28 @@ def _tiles(spec, q, k, v, p, features, arrays, bounds):
 def _tiles_forward(spec: Spec, q, k, v, p, features, arrays, bounds):
   n, m = spec.tiles
   rows, width = q.shape[0] // n, v.shape[1]
-  ones = jnp.concatenate([v, jnp.ones((v.shape[0], 1), v.dtype)], -1)
+  scaled, _ = spec.scaled(q)
 
   def row(a):
-    mine, mine_pos, query_features = cut(q, a, n), cut(arrays["q_pos"], a, n), cut(features["query"], a, n)
+    mine, left = cut(q, a, n), cut(scaled, a, n)
+    mine_pos, query_features = cut(arrays["q_pos"], a, n), cut(features["query"], a, n)
 
-    def step(b, carry, masked):
-      acc, top = carry
+    def step(b, carry, whole):
+      acc, total, top = carry
       keys, keys_pos = cut(k, b, m), cut(arrays["k_pos"], b, m)
       given = spec.join(p, query_features, cut(features["key"], b, m))
-      logits = scores(spec, given, mine, keys, mine_pos, keys_pos, a, b, rows)
-      if masked:
-        logits = jnp.where(seen(spec, arrays, a, b), logits, NEGATIVE)
+      logits = scores(spec, given, products(spec, left, keys), mine, keys, mine_pos, keys_pos, b - a + rows - 1)
+      if not whole:
+        logits = masked(spec, logits, arrays, a, b)
       higher = jnp.maximum(top, logits.max(1))
       e = exp(logits - higher[:, None], spec.cpu)
-      new = jnp.matmul(e.astype(v.dtype), cut(ones, b, m), preferred_element_type=jnp.float32)
+      new = jnp.matmul(e.astype(v.dtype), cut(v, b, m), preferred_element_type=jnp.float32)
       if spec.encoding.uses("on_values"):
-        new = new.at[:, :width].add(spec.encoding.on_values(given, e, mine_pos, keys_pos))
-      return acc * jnp.exp(top - higher)[:, None] + new, higher
+        new = new + spec.encoding.on_values(given, e, mine_pos, keys_pos)
+      shrink = jnp.exp(top - higher)
+      return acc * shrink[:, None] + new, total * shrink + e.sum(1), higher
 
-    carry = (jnp.zeros((n, width + 1), jnp.float32), jnp.full((n,), NEGATIVE / 2))
+    carry = (jnp.zeros((n, width), jnp.float32), jnp.zeros((n,), jnp.float32), jnp.full((n,), NEGATIVE / 2))
     return finish(*sweep(bounds[0], a, step, carry))
 
   out, lse = lax.map(row, jnp.arange(rows))

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from posx.attention.dense import NEGATIVE
+from posx.attention import toeplitz
 from posx.attention.numerics import exp
-from posx.attention.tile import Spec, cut, seen, sweep
+from posx.attention.tile import Spec, cut, masked, products, sweep
 
 
 def backward(spec: Spec, saved, d_out):
@@ -18,7 +18,8 @@ def backward(spec: Spec, saved, d_out):
   rows, columns = q.shape[0] // n, k.shape[0] // m
   delta = (out.astype(jnp.float32) * d_out.astype(jnp.float32)).sum(-1)
   turn = lambda x: jnp.swapaxes(x.reshape(rows, n, -1), 1, 2)  # [rows, c, n]: every product below is a plain one
-  q_t, d_out_t, v_t = turn(q), turn(d_out), v.reshape(columns, m, -1).swapaxes(1, 2)
+  scaled, after = spec.scaled(q)
+  left_t, d_out_t, v_t = turn(scaled), turn(d_out), v.reshape(columns, m, -1).swapaxes(1, 2)
   leaves, tree = jax.tree.flatten(p)
   content = spec.hooked and not spec.encoding.content_free
 
@@ -33,25 +34,24 @@ def backward(spec: Spec, saved, d_out):
     keys, keys_pos, values_t = cut(k, b, m), cut(arrays["k_pos"], b, m), v_t[b]
     key_features = cut(features["key"], b, m)
 
-    def step(a, carry, masked):
+    def step(a, carry, whole):
       d_q, d_p, d_k, d_v, d_queries, d_keys = carry
       mine, mine_pos, mine_d = cut(q, a, n), cut(arrays["q_pos"], a, n), cut(d_out, a, n)
       query_features = cut(features["query"], a, n)
-      raw = jnp.matmul(mine, keys.T, preferred_element_type=jnp.float32) * spec.scale
+      raw = products(spec, cut(scaled, a, n), keys)
       if spec.hooked:
 
         def hook(moving, raw, mine, keys, *tile_features):
           return spec.encoding.on_scores(spec.join(rebuild(moving), *tile_features), raw, mine, keys, mine_pos, keys_pos)
 
-        scores, pull = jax.vjp(hook, moving, raw, mine, keys, query_features, key_features)
+        logits, pull = jax.vjp(hook, moving, raw, mine, keys, query_features, key_features)
       elif spec.tabled:
-        place = jnp.clip(b - a + rows - 1, 0, p["table"].shape[0] - 1)
-        scores = raw + lax.dynamic_index_in_dim(p["table"], place, 0, False)
+        logits = raw + toeplitz.tile(p["table"], b - a + rows - 1, n)
       else:
-        scores = raw
-      if masked:
-        scores = jnp.where(seen(spec, arrays, a, b), scores, NEGATIVE)
-      w = exp(scores - cut(lse, a, n)[:, None], spec.cpu)
+        logits = raw
+      if not whole:
+        logits = masked(spec, logits, arrays, a, b)
+      w = exp(logits - cut(lse, a, n)[:, None], spec.cpu)
       d_w = jnp.matmul(mine_d, values_t, preferred_element_type=jnp.float32)
       if spec.encoding.uses("on_values"):
         add = lambda moving, w, *of_tile: spec.encoding.on_values(spec.join(rebuild(moving), *of_tile), w, mine_pos, keys_pos)
@@ -68,11 +68,11 @@ def backward(spec: Spec, saved, d_out):
         if content:
           new_q, d_k = more_q, d_k + more_k.T
       elif spec.tabled and wanted:
-        old = lax.dynamic_index_in_dim(d_p[0], place, 0, False)
-        d_p = [lax.dynamic_update_index_in_dim(d_p[0], old + d_s, place, 0)]
-      d_s = d_s * spec.scale
-      d_k = d_k + jnp.matmul(q_t[a], d_s.astype(q.dtype), preferred_element_type=jnp.float32)
-      new_q = new_q + jnp.matmul(d_s.astype(k.dtype), keys, preferred_element_type=jnp.float32)
+        d_p = [toeplitz.add_tile(d_p[0], b - a + rows - 1, d_s)]
+      if after == 1.0:
+        d_s = d_s * spec.scale
+      d_k = d_k + jnp.matmul(left_t[a], d_s.astype(q.dtype), preferred_element_type=jnp.float32)
+      new_q = new_q + after * jnp.matmul(d_s.astype(k.dtype), keys, preferred_element_type=jnp.float32)
       return _add_at(a, n)(d_q, new_q), d_p, d_k, d_v, d_queries, d_keys
 
     zeros = lambda x: jnp.zeros((x.shape[1], m), jnp.float32)

@@ -1,5 +1,7 @@
 """The exponential of softmax, the bounds of tiles and the Toeplitz layout, each against its definition."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,29 +54,36 @@ def test_skew_is_its_definition(rows, width):
   np.testing.assert_array_equal(toeplitz.skew(jnp.asarray(vector), rows, width), expected)
 
 
-@pytest.mark.parametrize(("tiles", "count", "step"), [((4, 4), 3, 4), ((2, 6), 4, 3), ((8, 8), 1, 8)])
-def test_blocks_are_their_definition(tiles, count, step):
-  rows, width = tiles
-  vector = np.arange((count - 1) * step + rows + width - 1, dtype=np.float32)
-  expected = [[[vector[d * step + rows - 1 - x + z] for z in range(width)] for x in range(rows)] for d in range(count)]
-  np.testing.assert_array_equal(toeplitz.blocks(jnp.asarray(vector), tiles, count, step), expected)
+@pytest.mark.parametrize(("n", "count"), [(4, 3), (3, 4), (8, 1), (48, 3), (64, 2)])
+def test_tiles_of_a_band_are_their_definition(n, count):
+  vector = np.arange((count + 1) * n - 1, dtype=np.float32)
+  band = toeplitz.band(jnp.asarray(vector), n)
+  assert band.shape[0] == min(32, n & -n)  # the largest power of two that divides n, 32 at most
+  for place in range(count):
+    expected = [[vector[(place + 1) * n - 1 - x + z] for z in range(n)] for x in range(n)]
+    np.testing.assert_array_equal(toeplitz.tile(band, place, n), expected)
 
 
-def test_blocks_of_falling_distances_are_distances():
-  found = toeplitz.blocks(toeplitz.distances(7, 4 + 2 * 4 - 1).astype(jnp.float32), (4, 4), 2, 4)
+def test_tiles_of_falling_distances_are_distances():
+  band = toeplitz.band(toeplitz.distances(7, 4 + 2 * 4 - 1).astype(jnp.float32), 4)
   i, j = np.arange(4, 8), np.arange(8)
-  np.testing.assert_array_equal(np.concatenate(list(found), axis=1), (i[:, None] - j[None, :]))
+  np.testing.assert_array_equal(np.concatenate([toeplitz.tile(band, d, 4) for d in range(2)], axis=1), (i[:, None] - j[None, :]))
 
 
-def test_gradient_of_the_layout_sums_the_diagonals():
-  weight = np.random.default_rng(1).normal(size=(2, 3, 3)).astype(np.float32)
-  found = jax.grad(lambda v: (toeplitz.blocks(v, (3, 3), 2, 3) * weight).sum())(jnp.zeros(8))
-  expected = np.zeros(8)
+@pytest.mark.parametrize("n", [3, 48])
+def test_gradient_of_the_band_sums_the_diagonals(n):
+  weight = np.random.default_rng(1).normal(size=(2, n, n)).astype(np.float32)
+  make = functools.partial(toeplitz.band, n=n)
+  band, pull = jax.vjp(make, jnp.zeros(3 * n - 1))
+  by_hand = functools.reduce(lambda g, d: toeplitz.add_tile(g, d, jnp.asarray(weight[d])), range(2), jnp.zeros_like(band))
+  through = jax.grad(lambda v: sum((toeplitz.tile(make(v), d, n) * weight[d]).sum() for d in range(2)))(jnp.zeros(3 * n - 1))
+  expected = np.zeros(3 * n - 1)
   for d in range(2):
-    for x in range(3):
-      for z in range(3):
-        expected[d * 3 + 2 - x + z] += weight[d, x, z]
-  np.testing.assert_allclose(found, expected, atol=1e-6)
+    for x in range(n):
+      for z in range(n):
+        expected[(d + 1) * n - 1 - x + z] += weight[d, x, z]
+  np.testing.assert_allclose(pull(by_hand)[0], expected, atol=2e-5)
+  np.testing.assert_allclose(through, expected, atol=2e-5)
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_the_walk_finds_the_textbooks_scores(problem):
 @pytest.mark.parametrize("name", TILED)
 def test_nothing_of_size_t_times_u_exists(problem, name, traced):
   small = shapes_of(problem, encodings.make(name), "tiled", traced, block=(32, 32))
-  assert len(small) > 20 and not [shape for shape in small if square(shape) or np.prod(shape, dtype=float) >= 509 * 509]
+  assert len(small) > 15 and not [shape for shape in small if square(shape) or np.prod(shape, dtype=float) >= 509 * 509]
   if not traced:  # the tiles of everyday use, whose hooks may hold several of them
     assert not [shape for shape in shapes_of(problem, encodings.make(name), "tiled", ()) if square(shape)]
 
@@ -243,13 +243,13 @@ def test_a_visible_nan_shows(problem):
 
 
 def test_constants_cost_no_gradient_work(problem):
-  """ALiBi's slopes are not differentiated, so the backward pass gathers no gradients of their Toeplitz tiles."""
+  """ALiBi's slopes are not differentiated, so the backward pass gathers no gradient of their band of Toeplitz tiles."""
 
   def updates(name):
     p = problem(64, heads=1, batch=1)
     made = jax.make_jaxpr(p.solver(encodings.make(name), "tiled", block=(16, 16)))(p.arrays, p.params(encodings.make(name)), {})
     changed = [e.outvars[0].aval.shape for e in inner(made.jaxpr) if e.primitive.name == "dynamic_update_slice"]
-    return [shape for shape in changed if shape[-2:] == (16, 16) and len(shape) == 3]
+    return [shape for shape in changed if shape == (16, 64)]  # 16 rows of four tiles
 
   assert updates("kerple") and not updates("alibi")
 
