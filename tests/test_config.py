@@ -15,7 +15,7 @@ from posx import config as configs
 from posx import encodings, extensions, sections
 from posx.cli import split_overrides
 from posx.errors import UserError
-from posx.fields import Kind, coerce, plain
+from posx.fields import Kind, coerce, fields, plain
 
 ROOT = Path(__file__).parents[1]
 QUICKSTART = str(ROOT / "configs/quickstart.py")
@@ -302,3 +302,13 @@ def test_split_overrides():
   for wrong in (["--config.seed"], ["--config.seed", "--workdir=d"]):
     with pytest.raises(UserError, match=r"--config.seed needs a value"):
       split_overrides(wrong, "config")
+
+
+def test_fields_are_found_once_for_each_class():
+  fields.cache_clear()
+  for extension in ("pi:2", "pi:4", "yarn:2", "yarn:4", "ntk:2", "ntk:4"):
+    load(f"eval.extensions={extension}")
+  known = fields.cache_info()
+  assert known.hits > 20 * known.misses, "a study that names hundreds of extensions shows its plan within a second"
+  with pytest.raises(TypeError):
+    fields(type(configs.make("encoding", {"name": "rope"})))["base"] = None  # type: ignore[index]
