@@ -108,11 +108,26 @@ class Period(nn.Module):
     """As a block, with memory and constants of every layer of the period."""
     kept = []
     for n, model in enumerate(_each(self.model)):
-      mine = None if memory is None else jax.tree.map(lambda each, n=n: each[n], memory)
+      mine = None if memory is None else _at_place(memory, n)
       last = scored if n == self.model.period - 1 else 0
       x, mine = Block(model, name=str(n))(x, mine, shared, constants[str(n)], positions, segments, shape, recall, last)
       kept.append(mine)
-    return x, None if memory is None else jax.tree.map(lambda *each: jnp.stack(each), *kept)
+    return x, None if memory is None else _by_place(kept)
+
+
+ALIKE = ("keys", "values")
+"""What all layers of a period remember in arrays of one shape; of the rest each place has its own."""
+
+
+def _at_place(memory, n: int):
+  """One layer's part of the memory of a period."""
+  return {name: each[n] if name in ALIKE else each[str(n)] for name, each in memory.items()}
+
+
+def _by_place(kept):
+  """Undoes `_at_place`, for all layers of the period."""
+  alike = {name: jnp.stack([each[name] for each in kept]) for name in ALIKE}
+  return alike | {name: {str(n): each[name] for n, each in enumerate(kept)} for name in kept[0] if name not in ALIKE}
 
 
 class Decoder(nn.Module):
@@ -259,12 +274,12 @@ class Decoder(nn.Module):
       targets, t = targets[:, -scored:], scored
     else:
       apart = isinstance(self.encoding, PerLayer)
-      if apart:
-        memory = jax.tree.map(lambda each: each.reshape(groups, self.period, *each.shape[1:]), memory)
+      if apart and memory is not None:
+        memory |= {n: memory[n].reshape(groups, self.period, *memory[n].shape[1:]) for n in ALIKE}
       scanned = nn.scan(layer, variable_axes={"params": 0, "intermediates": 0}, split_rngs={"params": True}, length=groups)
       x, memory = scanned(_stack(self, name="layers"), x, memory)
-      if apart:
-        memory = jax.tree.map(lambda each: each.reshape(self.num_layers, *each.shape[2:]), memory)
+      if apart and memory is not None:
+        memory |= {n: memory[n].reshape(self.num_layers, *memory[n].shape[2:]) for n in ALIKE}
     if last:
       x, t = _last(x, (b, t), 1), 1
     x = nn.RMSNorm(dtype=self.dtype, name="norm")(x)

@@ -82,14 +82,17 @@ class Decoding:
       if len(sizes) > 1:
         raise ValueError(f"layers whose keys differ in size, {sorted(sizes)}, do not share a cache; use encodings that keep the channels")
       (keys,) = sizes
-    return caches.create(self.model.num_layers, batch, capacity, keys, (g, c), self.model.dtype, *self._features(encoding))
+    features = self._features(encoding)
+    stacked = self.model.num_layers // self.model.period
+    return caches.create(self.model.num_layers, batch, capacity, keys, (g, c), self.model.dtype, *features, stacked=stacked)
 
   def _features(self, encoding: Encoding):
-    """Shapes of what one token's features and their sums take."""
+    """Shapes of what one token's features and their sums take; by the place in the period where layers differ."""
+    if isinstance(encoding, PerLayer):
+      each = [self._features(part) for part in encoding.parts]
+      return tuple({str(n): both[kind] for n, both in enumerate(each)} for kind in (0, 1))
     if not encoding.uses("features"):
       return {}, {}
-    if isinstance(encoding, PerLayer):
-      raise ValueError("a cache keeps no features of layers that differ; give all layers the same encoding")
     dims = self.model.dims
     params = jax.eval_shape(lambda: encoding.init(jax.random.key(0), dims))
     constants = jax.tree.map(jnp.asarray, encoding.constants(dims, dims.train_length))
