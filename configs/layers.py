@@ -4,8 +4,8 @@
 
 The argument is the arrangement:
 
-    irope    RoPE, every fourth layer without positions and with a temperature that grows with the position (Llama 4; here log n,
-             which changes nothing up to the trained length)
+    irope    RoPE, every fourth layer without positions and with a temperature that grows with the position, in steps of the trained
+             length (Llama 4: 8,192 tokens; `nope+llama4` alone, without `:extension.floor_scale=0`)
     rnope    the same with a window of 128 in the RoPE layers (RNoPE-SWA)
     gemma3   five local layers (window 128, base 10,000) to a global one (base 1,000,000)
 
@@ -21,7 +21,7 @@ from posx import config as configs
 from posx.errors import UserError, unknown
 
 ARRANGEMENTS = {
-  "irope": ("rope", "rope", "rope", "nope+log_n"),
+  "irope": ("rope", "rope", "rope", "nope+llama4:extension.floor_scale=0"),
   "rnope": ("rope:window=128", "rope:window=128", "rope:window=128", "nope"),
   "gemma3": ("rope:window=128",) * 5 + ("rope:base=1e6",),
 }

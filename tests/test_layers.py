@@ -65,6 +65,19 @@ def test_equal_to_the_layers_one_by_one_and_from_a_cache():
   np.testing.assert_allclose(jnp.concatenate(parts, axis=1), full, atol=2e-5)
 
 
+@pytest.mark.slow
+def test_gates_of_layers_that_differ_are_cached_by_place():
+  """FoX, then RoPE, which has no gates, then CABLE with a window and a temperature."""
+  gates = encodings.make("cable"), encodings.make("forgetting")
+  model, params = make(PerLayer((gates[1], ROPE, extensions.apply(extensions.make("log_n", original_length=4), gates[0])), (0, 0, 5)), 6)
+  full = quick(model.apply)(params, TOKENS)
+  np.testing.assert_allclose(full, quick(lambda p: unrolled(model, p, TOKENS))(params), atol=2e-5)
+  decoding = Decoding(model, params, batch=2, capacity=12)
+  assert set(decoding.cache.features) == {"0", "1", "2"} and not decoding.cache.features["1"] and decoding.cache.sums["0"]
+  parts = [decoding.feed(TOKENS[:, a:b], last=False) for a, b in ((0, 5), (5, 7), (7, 8), (8, 9), (9, 12))]
+  np.testing.assert_allclose(jnp.concatenate(parts, axis=1), full, atol=2e-5)
+
+
 def test_layers_that_are_alike_are_the_uniform_model():
   """The same weights, stacked in periods; the uniform model keeps its layout."""
   uniform, params = make(ROPE, 4)
@@ -151,6 +164,20 @@ def test_shipped_arrangements(arrangement, period):
   assert cost.parameters(config) == sum(x.size for x in jax.tree.leaves(shapes))
   uniform = configs.load(ROOT / "configs/quickstart.py:rope", {"model.num_layers": period})
   assert (cost.forward(config, 512) < cost.forward(uniform, 512)) == (arrangement != "irope")
+
+
+def test_irope_has_llama_4s_temperature_in_its_layers_without_positions():
+  """1 + 0.1 log(1 + floor((i + 1) / L0)): nothing before token L0 - 1, then in steps; --config.model.layers takes the authors' 8,192."""
+  config = configs.load(ROOT / "configs/layers.py:irope", {"train.length": 128})
+  last = of_period(configs.encoding(config))[3][0]
+  dims, at = configs.dims(config), np.array([0, 126, 127, 254, 255, 4095])
+  p = last.prepare({}, jax.tree.map(jnp.asarray, last.constants(dims, 4096)))
+  q, k = last.on_query_key(p, jnp.ones((6, 32)), jnp.ones((6, 32)), jnp.asarray(at), jnp.asarray(at))
+  np.testing.assert_allclose(q[:, 0], 1 + 0.1 * np.log([1, 1, 2, 2, 3, 33]), rtol=1e-6)
+  np.testing.assert_array_equal(k, 1)
+  theirs = configs.load(ROOT / "configs/layers.py:irope", {"model.layers": ("rope", "rope", "rope", "nope+llama4")})
+  assert of_period(configs.encoding(theirs))[3][0] == extensions.apply(extensions.make("llama4"), NOPE)
+  assert extensions.make("llama4").floor_scale == 8192
 
 
 def test_unknown_arrangement():
