@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int | None:
 
   changes = {"extension.name": options.extension, **dict(("extension." + e).split("=", 1) for e in extension)}
   loaded = subject.load(
-    options.workdir, changes if options.extension or extension else {}, split=options.split, step=options.step, text=made.name != "kernels"
+    options.workdir, changes if options.extension or extension else {}, split=options.split, step=options.step, text=made.text
   )
   for path in probe.write(made, loaded, Path(options.output or options.workdir)):
     print(path)

@@ -137,18 +137,51 @@ def _parity(own: int, n: int) -> Instance:
   return Instance(_FIRST + bits, _FIRST + np.cumsum(bits) % 2, np.ones(n, bool))
 
 
-def _recall(own: int, n: int) -> Instance:
-  """Pairs 'key value' at random places among n items of noise; then every key again, in another order, with its value."""
+def _planted(own: int, n: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """n items of noise with a pair 'key value' at each of the places: (items, keys, values)."""
   noise = _FIRST + _KEYS
   items = noise + _draw(own, "noise", n, _KEYS)
-  keys = _FIRST + permute(np.arange(RECALL_PAIRS), _KEYS, key(own, "keys"))
-  values = noise + _draw(own, "values", RECALL_PAIRS, _KEYS)
-  places = 2 * permute(np.arange(RECALL_PAIRS), n // 2, key(own, "places"))
+  keys = _FIRST + permute(np.arange(len(places)), _KEYS, key(own, "keys"))
+  values = noise + _draw(own, "values", len(places), _KEYS)
   items[places], items[places + 1] = keys, values
+  return items, keys, values
+
+
+def _recall(own: int, n: int) -> Instance:
+  """Pairs 'key value' at random places among n items of noise; then every key again, in another order, with its value."""
+  places = 2 * permute(np.arange(RECALL_PAIRS), n // 2, key(own, "places"))
+  items, keys, values = _planted(own, n, places)
   order = permute(np.arange(RECALL_PAIRS), RECALL_PAIRS, key(own, "order"))
   asked = np.stack([keys[order], values[order]], 1).reshape(-1)
   made = _answered(items, asked)
   return made._replace(answer=made.answer & (np.arange(1, n + len(asked)) % 2 == (n + 1) % 2))
+
+
+class Asked(NamedTuple):
+  """An instance of recall that ends with one key: input tokens, the place of its value among them, and another value."""
+
+  tokens: np.ndarray
+  place: int
+  wrong: int
+
+
+def recall_at(own: int, *, length: int, depth: float, pairs: int = RECALL_PAIRS) -> Asked:
+  """Recall of the pair at a depth: 0 at the start of the window, 1 right before the key that asks; the other pairs at random places.
+
+  Raises:
+    UserError: for a depth outside 0 .. 1, or pairs that the window or the alphabet cannot hold.
+  """
+  room = (length - 1) // 2
+  if not 0 <= depth <= 1 or not 1 <= pairs <= min(_KEYS, room):
+    most = min(_KEYS, room)
+    raise UserError(f"recall in a window of {length} tokens needs a depth in 0 .. 1 and 1 to {most} pairs, got {depth} and {pairs}")
+  mine = round(depth * (room - 1))
+  others = permute(np.arange(pairs - 1), room - 1, key(own, "places")) if pairs > 1 else np.zeros(0, np.int64)
+  places = 2 * np.append(mine, others + (others >= mine))
+  items, keys, values = _planted(own, length - 1, places)
+  step = 1 + int(_draw(own, "wrong", 1, _KEYS - 1)[0])
+  wrong = _FIRST + _KEYS + (int(values[0]) - _FIRST - _KEYS + step) % _KEYS
+  return Asked(np.append(items, keys[0]), int(places[0]) + 1, wrong)
 
 
 def _task(name: str, symbols: str, least: int, size: Callable[[int], int], make: Callable[[int, int], Instance]) -> Task:

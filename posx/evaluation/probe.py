@@ -13,9 +13,15 @@ from posx.fields import coerce, fields
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-  """What is measured on a trained run. `measure` returns (rows for the table, arrays to keep, figure)."""
+  """What is measured on a trained run. `measure` returns (rows for the table, arrays to keep, figure).
+
+  Class attributes:
+    name: as in a configuration.
+    text: whether it reads documents, which a run of a task has not.
+  """
 
   name: ClassVar[str]
+  text: ClassVar[bool] = True
 
   def measure(self, subject: Any) -> tuple[list[dict[str, Any]], Mapping[str, Any], Any]:
     """Reads the run; nothing is written."""
@@ -24,9 +30,10 @@ class Probe:
 
 @dataclasses.dataclass(frozen=True)
 class Passkey(Probe):
-  """A key written into a text and asked for at its end, by length of the window and depth of the key."""
+  """A key written into a text and asked for at its end, by length of the window and depth of the key; or a pair of task:recall."""
 
   name: ClassVar = "passkey"
+  text: ClassVar = False
 
   lengths: tuple[int, ...] = (512, 1024, 2048, 4096, 8192)
   depths: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -90,6 +97,7 @@ class Kernels(Traced):
   """What the encoding has learned to add to the scores, by distance."""
 
   name: ClassVar = "kernels"
+  text: ClassVar = False
 
   lengths: tuple[int, ...] = (512, 4096)
 

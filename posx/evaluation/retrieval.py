@@ -4,7 +4,8 @@
 
 Scored are the digits after the question. The control 'wrong_key' has the same window and the same digits after the question,
 but other digits in the fact: what the first gains over it can only come from the fact. With several facts the key of one
-name is asked for among those of others (associative recall).
+name is asked for among those of others (associative recall). A run of the task that trains recall (posx/data/synthetic.py) is asked
+in the words of its task.
 
 Reference:
   Mohtashami, Jaggi, "Landmark Attention", 2023, section 4.2 (passkey). arXiv:2305.16300
@@ -18,9 +19,11 @@ from typing import NamedTuple
 import numpy as np
 
 from posx import data
+from posx.data import synthetic
 from posx.data.shuffle import key as hashed
 from posx.data.shuffle import permute
 from posx.data.store import Corpus
+from posx.data.synthetic import TaskCorpus
 from posx.errors import UserError
 from posx.evaluation import answers, protocols
 from posx.evaluation.subject import Subject
@@ -106,6 +109,17 @@ def prompt(corpus: Corpus, filler: np.ndarray, *, length: int, depth: float, fac
   return Prompt(tokens, wrong, asked, length - len(asked) - at)
 
 
+def _task_prompt(corpus: TaskCorpus, *, length: int, depth: float, pairs: int, seed: int) -> Prompt:
+  """The same of the task that trains it, whose key is one token."""
+  if corpus.task.name != "recall":
+    raise UserError(f"the task {corpus.task.name!r} recalls nothing; give a run of a text or of task:recall")
+  made = synthetic.recall_at(hashed("recall at", seed), length=length, depth=depth, pairs=pairs)
+  tokens = made.tokens.astype(np.int32)
+  wrong = tokens.copy()
+  wrong[made.place] = made.wrong
+  return Prompt(tokens, wrong, tokens[made.place : made.place + 1], length - 1 - made.place)
+
+
 def evaluate(
   subject: Subject,
   *,
@@ -119,10 +133,10 @@ def evaluate(
   """Rows for every length and depth: the key, and the control with a wrong one.
 
   Args:
-    subject: the run.
+    subject: the run, of a text or of task:recall.
     lengths: of the windows, tokens.
     depths: 0 .. 1.
-    documents: how many texts, the longest ones; every one has a key of its own.
+    documents: how many texts, the longest ones, every one with a key of its own; or instances of the task.
     facts: 1 for a pass key, more for associative recall.
     seed: names the keys.
     say: receives a line for each length.
@@ -130,13 +144,17 @@ def evaluate(
   Raises:
     UserError: if a window is too short for the facts, the text too short for a window, or the encoding cannot serve one.
   """
-  fillers, _ = data.segments(subject.corpus, length=max(lengths), documents=documents)
+  corpus = subject.corpus
+  if isinstance(corpus, TaskCorpus):
+    one = lambda i, length, depth: _task_prompt(corpus, length=length, depth=depth, pairs=facts, seed=hashed(seed, i))
+  else:
+    fillers, _ = data.segments(corpus, length=max(lengths), documents=documents)
+    one = lambda i, length, depth: prompt(corpus, fillers[i], length=length, depth=depth, facts=facts, seed=hashed(seed, i))
+    documents = len(fillers)
   protocol, made = "passkey" if facts == 1 else "recall", []
   for length in sorted(lengths):
     for depth in sorted(depths):
-      prompts = [
-        prompt(subject.corpus, filler, length=length, depth=depth, facts=facts, seed=hashed(seed, i)) for i, filler in enumerate(fillers)
-      ]
+      prompts = [one(i, length, depth) for i in range(documents)]
       targets = np.stack([p.targets for p in prompts])
       places = np.arange(length - targets.shape[1], length)
       windows = np.stack([p.tokens for p in prompts] + [p.wrong for p in prompts])

@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from posx.data import from_texts
+from posx.data import from_texts, synthetic
 from posx.errors import UserError
 from posx.evaluation import answers, retrieval
 from posx.study import results
@@ -92,3 +92,62 @@ def test_a_copier_recalls_every_key_and_a_wrong_key_tells(corpus, monkeypatch):
   assert all(row["exact"] == 0 for row in wrong)
   near, far = right[2]["distance"], right[0]["distance"]
   assert near < far < 256
+
+
+# The task that trains recall.
+
+
+@pytest.mark.parametrize("length", [15, 64, 257])
+@pytest.mark.parametrize("depth", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("pairs", [1, 4, 7])
+def test_a_window_of_the_task_asks_for_the_pair_at_its_depth(length, depth, pairs):
+  corpus = synthetic.load("task:recall", "test")
+  made = retrieval._task_prompt(corpus, length=length, depth=depth, pairs=pairs, seed=3)
+  text, value = corpus.decode(made.tokens), corpus.decode(made.targets)
+  asked = text[-1]
+  assert len(text) == length and len(value) == 1 and value.islower() and asked.isupper()
+  assert sum(c.isupper() for c in text) == pairs + 1 and text.count(asked) == 2
+  at = text.index(asked)
+  assert text[at + 1] == value and made.distance == length - 1 - (at + 1)
+  room = (length - 1) // 2
+  assert at == 2 * round(depth * (room - 1))
+  wrong = corpus.decode(made.wrong)
+  assert wrong[at + 1] != value and wrong[at + 1].islower() and wrong[: at + 1] + wrong[at + 2 :] == text[: at + 1] + text[at + 2 :]
+
+
+def test_a_model_that_looks_a_key_up_recalls_the_tasks_pairs(monkeypatch):
+  corpus = synthetic.load("task:recall", "test")
+
+  def looks_up(model, params, tokens, targets, places, positions):
+    assert places.tolist() == [tokens.shape[1] - 1]
+    found = [window[np.flatnonzero(window[:-1] == window[-1])[0] + 1] for window in tokens]
+    ranks = (np.array(found)[:, None] != targets).astype(np.int32)
+    return answers.Scores(np.where(ranks == 0, 0.1, 3.0).astype(np.float32), ranks)
+
+  monkeypatch.setattr(answers, "score", looks_up)
+  monkeypatch.setattr(answers, "positions", lambda *a: None)
+  identity = {
+    "run": "r", "seed": 0, "encoding": "rope", "extension": "", "factor": None, "train_length": 64, "data": "t", "split": "test", "step": 1,
+    "params": 1,
+  }  # fmt: skip
+  subject = types.SimpleNamespace(
+    corpus=corpus, model=None, params=None, config=None, label="rope", identity=lambda length: {**identity, "length": length}
+  )
+  rows = retrieval.evaluate(subject, lengths=(32, 100), depths=(0.0, 1.0), documents=5, facts=4, say=lambda text: None)
+  assert [row["accuracy"] for row in results.select(rows, control="")] == [1.0] * 4
+  assert [row["accuracy"] for row in results.select(rows, control="wrong_key")] == [0.0] * 4
+  assert {row["documents"] for row in rows} == {5}
+
+
+@pytest.mark.parametrize(
+  ("task", "changes", "message"),
+  [
+    ("recall", {"length": 8}, "needs a depth in 0 .. 1 and 1 to 3 pairs, got 0.5 and 4"),
+    ("recall", {"depth": -0.1}, "got -0.1 and 4"),
+    ("recall", {"pairs": 9}, "1 to 8 pairs, got 0.5 and 9"),
+    ("copy", {}, "the task 'copy' recalls nothing; give a run of a text or of task:recall"),
+  ],
+)
+def test_what_the_task_cannot_ask_is_refused(task, changes, message):
+  with pytest.raises(UserError, match=message):
+    retrieval._task_prompt(synthetic.load(f"task:{task}", "test"), **{"length": 40, "depth": 0.5, "pairs": 4, "seed": 1, **changes})
