@@ -58,6 +58,7 @@ def changed(run, section, **fields):
   (run / "config.json").write_text(json.dumps(config))
 
 
+@pytest.mark.slow
 def test_a_search_compiles_once_and_its_command_gives_the_loss_it_found(run, capsys):
   before = losses_module._run._cache_size()
   assert command("search", f"--run={run}", *SHORT) == 0
@@ -86,6 +87,7 @@ def test_a_search_compiles_once_and_its_command_gives_the_loss_it_found(run, cap
   assert len(rows) == 4
 
 
+@pytest.mark.slow
 def test_what_was_asked_is_never_asked_again(run, monkeypatch, capsys):
   """An interruption in the middle, then the same command; then more rounds; then another seed."""
   count, real = [], module.window_losses
@@ -116,6 +118,7 @@ def test_what_was_asked_is_never_asked_again(run, monkeypatch, capsys):
   assert len(list((run / "search").glob("*.json"))) == 3
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_finds_what_a_whole_one_does(home, run, tmp_path):
   other = Path(shutil.copytree(home / "rope", tmp_path / "other" / "rope"))
   assert command("search", f"--run={other}", *SHORT) == 0
@@ -158,7 +161,7 @@ def test_a_folder_that_is_no_run(tmp_path, capsys):
   [
     ("model", {"layers": ["nope"]}, "has no RoPE without a window"),
     ("model", {"layers": ["rope:window=8"]}, "has no RoPE without a window"),
-    ("extension", {"name": "log_n", "original_length": 0}, "was trained under LogN"),
+    ("extension", {"name": "log_n", "original_length": 0}, "was trained under log_n"),
     ("positions", {"train": "randomized", "range": 64}, "evaluations of this run draw randomized ones"),
   ],
 )
