@@ -2,13 +2,20 @@
 
     python -m experiments.train --config=configs/base512.py:kerple --workdir=runs/base512_kerple
 
-The argument is the encoding. 50,000 updates of 32 windows of 512 tokens, Adam at 6e-4 with a cosine, bfloat16, five seeds in
-the paper (--config.seed=0 ... 4).
+The argument is the encoding. As published: 50,000 updates of 32 windows of 512 tokens, Adam at 6e-4 with a cosine, bfloat16, five seeds
+(--config.seed=0 ... 4). What is measured without overlap stands beside the numbers of the paper in `compare --html`. What differs, so
+that these are a guide to the shape of the curves, not a target:
 
-Two things differ from the paper, so its numbers are a guide to the shape of the curves, not a target: the text (the paper's
-OpenWebText2, GitHub and ArXiv come from the Pile; name yours with --config.data.name=text --config.data.path='books/*.txt', or
-any tfds name) and the tokenizer (a SentencePiece model of 50,000 pieces trained on that text, for GPT-NeoX's byte pairs of the
-same size).
+    text            OpenWebText2, GitHub and ArXiv of the Pile there; the default text here: name yours with --config.data.name=text
+                    --config.data.path='books/*.txt', or any name of tensorflow-datasets
+    tokenizer       GPT-NeoX's byte pairs there; 50,000 SentencePiece pieces trained on that text here
+    windows         one stream there; here no token sees another document
+    layers          layer norms with biases there; RMS norms here
+    sharing         one set of biases for all layers there; here one a layer, unless --config.model.share_encoding=True, as
+                    `sweeps/kerple_table.py` has it
+    evaluation      320 windows a length there; 64 documents here
+
+Its size for a CPU is `configs/quickstart.py`, which says what it gave.
 
 Not run yet on an accelerator by this project: no minutes and no losses of its own to expect.
 
