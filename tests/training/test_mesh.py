@@ -115,6 +115,6 @@ def test_two_processes_train_one_run_and_one_process_reads_it(tmp_path):
   training.train(alone, tmp_path / "alone")
   both = [[row["loss"] for row in read_rows(tmp_path / name / "metrics.jsonl")] for name in ("run", "alone")]
   assert len(both[0]) == 6
-  np.testing.assert_allclose(*both, rtol=1e-4)
+  np.testing.assert_allclose(*both, rtol=1e-5)
   for (path, a), b in zip(*(flatten(restore_params(tmp_path / name)[0]).items() for name in ("run", "alone")), strict=True):
-    np.testing.assert_allclose(a, b[1], atol=1e-4, err_msg=path)
+    np.testing.assert_allclose(a, b[1], atol=1e-5, err_msg=path)
