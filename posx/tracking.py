@@ -177,7 +177,7 @@ def pages(folder: Path, config: ConfigDict) -> list[Page]:
   """
   if not config.train.track:
     return []
-  known = read_json(folder / FILE) or {"logged": 0}
+  known: dict[str, Any] = read_json(folder / FILE) or {"logged": 0}
   known["logged"] = max([known["logged"], *(row["step"] for row in read_rows(folder / "metrics.jsonl"))])
   opened: list[Page] = []
   for name in config.train.track:
