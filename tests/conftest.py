@@ -26,6 +26,18 @@ def few_programs():
     jax.clear_caches()
 
 
+@pytest.fixture(scope="module")
+def compiled_quickly():
+  """For modules of many small programs that run once: compiling them is what takes the time, so they are not optimised.
+
+  What users get is compiled in all other modules and by the commands that tests run.
+  """
+  jax.config.update("jax_disable_most_optimizations", True)
+  yield
+  jax.config.update("jax_disable_most_optimizations", False)
+  jax.clear_caches()
+
+
 class Case(NamedTuple):
   """One case of an oracle: what it is, its settings, the call that made its reference, and its arrays by name."""
 

@@ -19,6 +19,8 @@ from posx.encodings.layers import PerLayer, of_period
 from posx.errors import UserError
 from posx.study import cost
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 ROOT = Path(__file__).parents[1]
 TOKENS = np.random.default_rng(0).integers(0, 19, (2, 12)).astype(np.int32)
 ROPE, NOPE = encodings.make("rope"), Encoding()

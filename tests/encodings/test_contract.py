@@ -16,6 +16,8 @@ from posx.testing import measures, pairs, suite
 from posx.testing.subject import NEAR, PAST, difference
 from posx.testing.textbook import DIMS
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 NAMES = list(encodings.CATALOGUE)
 TESTS = pathlib.Path(__file__).parent
 

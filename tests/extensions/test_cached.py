@@ -12,6 +12,8 @@ from posx.attention.cache import EMPTY, Slots
 from posx.decoder import Decoder
 from posx.decoding import Decoding
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 LENGTH = 14
 TOKENS = np.asarray(jax.random.randint(jax.random.key(0), (2, LENGTH), 0, 30))
 

@@ -11,6 +11,8 @@ from posx.testing import checks, pairs, suite
 from posx.testing.models import Small
 from posx.testing.textbook import DIMS
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 SMALL = dataclasses.replace(DIMS, num_heads=2, model_dim=16, train_length=8)
 PAIRS = [
   (name, extension) for name in encodings.CATALOGUE for extension, cls in extensions.CATALOGUE.items() if cls.accepts(encodings.make(name))

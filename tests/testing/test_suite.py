@@ -14,6 +14,8 @@ from posx.testing import checks, models, suite
 from posx.testing.__main__ import main
 from posx.testing.named import encoding_of
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 
 def broken(*ancestors, **attributes):
   """A frozen dataclass with these attributes in place of the ancestor's."""
