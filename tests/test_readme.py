@@ -262,7 +262,9 @@ def test_numbers_of_the_default_text():
 @pytest.mark.parametrize("page", PAGES)
 def test_files_that_are_named_exist(page):
   text = re.sub(r"<!--.*?-->", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
-  links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("https://")]
+  links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith(("https://", "#"))]
+  headings = {"#" + title.lower().replace(" ", "-") for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+  assert not [link for link in re.findall(r"\]\((#[^)]+)\)", text) if link not in headings]
   named = re.findall(
     r"\b((?:posx|configs|scripts|experiments|tests|benchmarks)/[\w./]*\w)\b", re.sub(r"```.*?```", "", text, flags=re.DOTALL)
   )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -54,7 +55,7 @@ def meet(x: Float[Array, "t n"], table: Float[Array, "r c"], mix: list) -> Float
   c = table.shape[1]
   # Another encoding of a chain may have appended channels to x; the table knows the head's own.
   by_row = jnp.einsum("tc,rc->tr", x[:, :c].astype(jnp.float32), table, precision="highest") * c**-0.5
-  return sum((share * jnp.take_along_axis(by_row, row, axis=1, mode="clip") for row, share in mix), start=jnp.float32(0))
+  return functools.reduce(jnp.add, [share * jnp.take_along_axis(by_row, row, axis=1, mode="clip") for row, share in mix])
 
 
 def _mixed(distance, rows: int):

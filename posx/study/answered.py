@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from posx.study import figures, heat, results, series, table
 from posx.study.results import Row
@@ -32,6 +33,31 @@ def report(rows: Sequence[Row], folder: Path, width: int) -> tuple[list[list[tab
       name = f"{protocol}-{run}-{extension}".strip("-").replace("/", "_")
       written += figures.save(heat.retrieval(mine), folder / name)
   return lines, written
+
+
+def grids(rows: Sequence[Row]) -> list[dict[str, Any]]:
+  """The same as plain data, a table each: title, what its rows and columns are, rows of (name, values); `share` for values in 0 .. 1."""
+  made = []
+  tasks = results.select(rows, protocol="task")
+  for data, split in dict.fromkeys((row["data"], row["split"]) for row in tasks):
+    for measure, meaning in _MEASURES.items():
+      curves = [c for c in shares(results.select(tasks, data=data, split=split), measure) if c.points]
+      lengths = sorted({length for c in curves for length in c.points})
+      values = [(c.label, [c.points[n].loss if n in c.points else None for n in lengths]) for c in curves]
+      made += [_plain(f"{data} ({split}): {meaning}", "curve", lengths, values, share=True)] if curves else []
+  for protocol in ("passkey", "recall"):
+    for (run, extension), mine in _by_run(results.select(rows, protocol=protocol)).items():
+      lengths, depths, accuracy = heat.grid(mine, "accuracy")
+      name = f"{protocol}, {run}" + (f" + {extension}" if extension else "")
+      for what, values in (("the key's tokens that come first", accuracy), ("bits a token gains over a wrong key", heat.gained(mine))):
+        lines = [(f"{depth:g}", line) for depth, line in zip(depths, values, strict=True)]
+        made.append(_plain(f"{name}: {what}", "depth of the key", lengths, lines, share=values is accuracy))
+  return made
+
+
+def _plain(title: str, corner: str, lengths: Sequence[int], lines: Sequence[tuple[str, Sequence[Any]]], share: bool) -> dict[str, Any]:
+  rows = [{"name": name, "values": list(values)} for name, values in lines]
+  return {"title": title, "corner": corner, "columns": [series.tag(n) for n in lengths], "rows": rows, "share": share}
 
 
 def shares(rows: Sequence[Row], measure: str) -> list[Series]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,20 +19,20 @@ def grid(rows: Sequence[Row], field: str, control: str = "") -> tuple[list[int],
   return lengths, depths, [[held.get((depth, length)) for length in lengths] for depth in depths]
 
 
+def gained(rows: Sequence[Row]) -> list[list[float | None]]:
+  """Bits a token of the key is likelier than under the wrong-key control, [depth][length]."""
+  right, wrong = (grid(rows, "loss", control)[2] for control in ("", "wrong_key"))
+  pairs = [zip(*lines, strict=True) for lines in zip(right, wrong, strict=True)]
+  return [[None if a is None or b is None else (b - a) / math.log(2) for a, b in line] for line in pairs]
+
+
 def retrieval(rows: Sequence[Row]) -> Any:
   """Of one run: bits a token of the key gains over the wrong-key control, and the share of its tokens that come first."""
-  import math
-
   from matplotlib.backends.backend_agg import FigureCanvasAgg
   from matplotlib.figure import Figure
 
-  lengths, depths, right = grid(rows, "loss")
-  wrong = grid(rows, "loss", "wrong_key")[2]
-  gain = [
-    [None if a is None or b is None else (b - a) / math.log(2) for a, b in zip(*pair, strict=True)]
-    for pair in zip(right, wrong, strict=True)
-  ]
-  accuracy = grid(rows, "accuracy")[2]
+  lengths, depths, accuracy = grid(rows, "accuracy")
+  gain = gained(rows)
   first = rows[0]
   figure = Figure(figsize=(2.6 + 1.3 * len(lengths), 2.2 + 0.34 * len(depths)), dpi=150, facecolor="white", layout="constrained")
   FigureCanvasAgg(figure)

@@ -16,7 +16,7 @@ from typing import Any
 
 from posx.errors import UserError
 from posx.files import read_json
-from posx.study import names, published, ranking, results, series, table
+from posx.study import answered, names, published, ranking, results, series, table
 from posx.study.looks import looks
 from posx.study.points import Point
 from posx.study.results import Row
@@ -52,6 +52,7 @@ def collect(rows: Sequence[Row], title: str) -> dict[str, Any]:
     "title": title,
     "latest": max((row.get("written", "") for row in rows), default=""),
     "texts": [_text(results.select(rows, data=data, split=split), f"{data} ({split})") for data, split in table.texts(rows)],
+    "grids": answered.grids(rows),
     **_runs(rows),
   }
 

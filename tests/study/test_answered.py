@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from study_rows import row
 
@@ -56,3 +58,16 @@ def test_grid_of_depths_and_lengths(rows):
   lengths, depths, values = heat.grid(results.select(rows, protocol="passkey"), "loss")
   assert (lengths, depths, values) == ([128, 256], [0.0, 0.5], [[2.0, 2.0], [1.5, 1.5]])
   assert heat.grid([key(128, 0.0, 1.0), key(256, 0.5, 3.0)], "loss")[2] == [[1.0, None], [None, 3.0]]
+
+
+def test_tables_of_the_report(rows, tmp_path):
+  wrong = [key(128, 0.5, 4.0, "wrong_key") if (r["length"], r["control"], r.get("depth")) == (128, "wrong_key", 0.5) else r for r in rows]
+  results.append(tmp_path / results.FILE, wrong)
+  exact, accuracy, first, gain = answered.grids(series.read([tmp_path]))
+  assert exact["title"].startswith("task:copy (test): answers that are right") and exact["columns"] == ["64", "128"] and exact["share"]
+  assert {line["name"]: line["values"] for line in exact["rows"]} == {"rope": [1.0, 0.25], "alibi": [0.5, 0.0]}
+  assert {line["name"]: line["values"] for line in accuracy["rows"]} == {"rope": [1.0, 0.75], "alibi": [0.875, 0.5]}
+  assert first["title"] == "passkey, rope: the key's tokens that come first" and first["corner"] == "depth of the key"
+  assert [line["name"] for line in first["rows"]] == ["0", "0.5"] and first["rows"][0]["values"] == [0.5, 0.5]
+  # a loss of 1.5 nats beside 4 with the wrong key
+  assert not gain["share"] and gain["rows"][1]["values"] == [pytest.approx(2.5 / math.log(2)), 0.0]

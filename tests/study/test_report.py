@@ -219,6 +219,36 @@ def test_every_control_does_what_it_says(browser, page):
   assert tab.complaints == []
 
 
+def recall(length, depth, accuracy, loss, control=""):
+  made = row("rope", length, 2.0, protocol="recall", control=control, depth=depth, accuracy=accuracy, target_hash=f"{length}{depth}")
+  return {**made, "data": "task:recall", "loss": loss, "perplexity": None, "bits_per_byte": None, "ratio_to_truncation": None}
+
+
+@pytest.mark.slow
+def test_recall_is_a_table_of_shades_and_may_be_all_there_is(browser, page, tmp_path):
+  assert not Tab(browser, page).page.locator("#grid-section").is_visible()
+  rows = [recall(n, d, 1.0 if n == 64 else d, 0.5) for n in (64, 128) for d in (0.0, 0.25)]
+  results.append(
+    tmp_path / results.FILE, [*rows, *(recall(n, d, 0.0, 0.5 - math.log(2), "wrong_key") for n in (64, 128) for d in (0.0, 0.25))]
+  )
+  (tmp_path / "report.html").write_text(report.render(report.collect(series.read([tmp_path]), "recall")), encoding="utf-8")
+  view = browser.new_context(offline=True).new_page()
+  complaints = []
+  view.on("console", lambda message: complaints.append(message.text))
+  view.on("pageerror", lambda error: complaints.append(str(error)))
+  view.goto((tmp_path / "report.html").as_uri())
+  view.wait_for_selector("#grid td")
+  cells = lambda: view.locator("#grid tbody tr").all_inner_texts()
+  assert cells() == ["0\t1.00\t0.00", "0.25\t1.00\t0.25"]
+  shade = lambda n: view.locator("#grid td").nth(n).evaluate("node => getComputedStyle(node).backgroundColor")
+  assert shade(0) == shade(2) != shade(1) and shade(3) not in (shade(0), shade(1))
+  view.select_option("#grid-choice", label="recall, rope: bits a token gains over a wrong key")
+  assert cells() == ["0\t-1.00\t-1.00", "0.25\t-1.00\t-1.00"]
+  # Nothing of a text's losses is shown, the runs are.
+  assert not view.locator("#choices").is_visible() and not view.locator("#table-title").is_visible()
+  assert view.locator("#runs-title").is_visible() and complaints == []
+
+
 @pytest.mark.slow
 def test_values_on_hover_keyboard_dark_narrow_and_print(browser, page):
   tab = Tab(browser, page, viewport={"width": 390, "height": 800}, color_scheme="dark")

@@ -1,16 +1,18 @@
 """The Slurm launcher: with programs that stand for Slurm's on any machine, and with the real ones where there is a cluster."""
 
+import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
+import slurm_daemons
 
 from posx.errors import UserError
 from posx.study import launch, results, slurm
@@ -19,19 +21,24 @@ SWEEP = Path(__file__).with_name("slurm_sweep.py")
 FAKE = Path(__file__).with_name("fake_slurm.py")
 
 
-def real() -> str:
-  """Why there is no real Slurm to test with; '' if there is."""
-  if shutil.which("sbatch") is None or shutil.which("sinfo") is None:
-    return "no Slurm here: sbatch is not on the PATH"
-  done = subprocess.run(["sinfo", "--noheader", "--format=%t"], capture_output=True, text=True, timeout=60)
-  return "" if done.returncode == 0 and "idle" in done.stdout else "no Slurm here: sinfo shows no idle node"
+WHY_NOT = "" if slurm_daemons.idle() else slurm_daemons.missing()
 
 
-@pytest.fixture(
-  params=["fake", pytest.param("real", marks=[pytest.mark.slow, pytest.mark.skipif(bool(real()), reason=real() or "there is one")])]
-)
+@pytest.fixture(scope="module")
+def daemons():
+  """The Slurm of this machine, or one that is started for these tests."""
+  with contextlib.ExitStack() as stack:
+    if not slurm_daemons.idle():
+      folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="slurm", ignore_cleanup_errors=True))
+      stack.enter_context(slurm_daemons.started(Path(folder)))
+    yield
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=[pytest.mark.slow, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "-")])])
 def cluster(request, tmp_path, monkeypatch):
   """The programs of Slurm, and a folder for a study on it."""
+  if request.param == "real":
+    request.getfixturevalue("daemons")
   folder = tmp_path / "study"
   if request.param == "fake":
     home, programs = tmp_path / "slurm", tmp_path / "bin"

@@ -101,6 +101,18 @@ function rankingTable() {
   $("ranking").replaceChildren(head(["rank", "curve", "perplexity", "loss above", "that of", "p"]), make("tbody", {}, ...body));
 }
 
+function grid() {
+  const g = data.grids[$("grid-choice").selectedIndex];
+  const most = g.share ? 1 : Math.max(0.5, ...g.rows.flatMap((r) => r.values.map((v) => Math.abs(v || 0))));
+  const cell = (v) => {
+    const td = make("td", {}, v === null ? "–" : v.toFixed(2));
+    if (v !== null) td.style.background = `color-mix(in srgb, var(${v < 0 ? "--below" : "--mark"}) ${Math.round((55 * Math.abs(v)) / most)}%, transparent)`;
+    return td;
+  };
+  $("grid").replaceChildren(make("caption", {}, g.title), head([g.corner, ...g.columns]), make("tbody", {}, ...g.rows.map((r) =>
+    make("tr", {}, make("th", { scope: "row" }, r.name), ...r.values.map(cell)))));
+}
+
 function runs() {
   const { differing, common } = data;
   $("differences").className = $("common").className = "text";
@@ -159,6 +171,12 @@ $("filter").addEventListener("input", table);
 $("find").addEventListener("input", keys);
 $("all").addEventListener("click", () => switchAll(true));
 $("none").addEventListener("click", () => switchAll(false));
-dark.addEventListener("change", () => { keys(); redraw(); });
+$("grid-choice").addEventListener("change", grid);
+dark.addEventListener("change", () => { if (data.texts.length) { keys(); redraw(); } });
 runs();
-chooseText();
+fill($("grid-choice"), data.grids.map((g) => g.title));
+$("grid-section").hidden = !data.grids.length;
+if (data.grids.length) grid();
+// A study of tasks alone has no losses of a text.
+for (const part of [$("choices"), ...document.querySelectorAll(".of-text")]) part.hidden = part.hidden || !data.texts.length;
+if (data.texts.length) chooseText();
