@@ -72,7 +72,8 @@ def attention(
   else:
     size = block or (256, 256)
     size = min(size[0], round_up(t, 8)), min(size[1], round_up(u, 8))
-    tabled = consecutive and form == "distance" and size[0] == size[1]
+    # A bias that is a product of a number of the query and one of the key is made faster than it is read.
+    tabled = consecutive and form == "distance" and size[0] == size[1] and not encoding.uses("separable")
     inside = u % size[1] == 0 or (causal and offset + t <= u)  # no query comes after the padding of the last tile
     covered = tabled and inside and q_segments is None and not isinstance(window, Sight)
     spec = Spec(encoding, size, scale, causal, window, u, q_segments is not None, tabled, covered, cpu)

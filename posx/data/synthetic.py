@@ -1,4 +1,4 @@
-"""Tasks with one right answer and as many items as one likes: copy, reverse, sort, addition, parity, recall.
+"""Tasks with one right answer and as many items as one likes: copy, reverse, sort, addition, parity, induction, recall.
 
 A task is trained like a text, by `data.name='task:copy'`; nothing is prepared, nothing is stored. A row is one instance:
 a question of n items, then its answer, padded to the window. In training n is uniform over all that fit the window; an
@@ -137,6 +137,15 @@ def _parity(own: int, n: int) -> Instance:
   return Instance(_FIRST + bits, _FIRST + np.cumsum(bits) % 2, np.ones(n, bool))
 
 
+def _induction(own: int, n: int) -> Instance:
+  """n items, then one of them that stands there once: what followed it is the answer."""
+  asked, place = int(_draw(own, "asked", 1, 16)[0]), int(_draw(own, "place", 1, n - 1)[0])
+  items = _draw(own, "symbols", n, 15)
+  items += items >= asked
+  items[place] = asked
+  return _answered(_FIRST + np.append(items, asked), _FIRST + items[place + 1 : place + 2])
+
+
 def _planted(own: int, n: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """n items of noise with a pair 'key value' at each of the places: (items, keys, values)."""
   noise = _FIRST + _KEYS
@@ -198,6 +207,7 @@ TASKS = {
     _task("sort", _LETTERS, 1, lambda n: 2 * n + 1, _transformed(16, np.sort)),
     _task("addition", "0123456789+", 1, lambda n: 3 * n + 2, _addition),
     _task("parity", "01", 1, lambda n: n, _parity),
+    _task("induction", _LETTERS, 2, lambda n: n + 1, _induction),
     _task("recall", "ABCDEFGH" + "abcdefgh", 2 * RECALL_PAIRS, lambda n: n + 2 * RECALL_PAIRS - 1, _recall),
   )
 }

@@ -55,6 +55,19 @@ def test_answers_follow_the_rule(name, length):
   assert len(sizes) > 4, "training sees many sizes"
 
 
+def test_induction_asks_for_what_followed_the_symbol_that_stands_there_once():
+  corpus = synthetic.load("task:induction", "train")
+  batch = data.batch(corpus, seed=0, step=0, batch_size=64, length=33)
+  places = set()
+  for row in range(64):
+    tokens, answer = shown(batch, row, corpus)
+    items, asked = tokens[:-1], tokens[-1]
+    assert items.count(asked) == 1 and not items.endswith(asked)
+    assert answer == " " * len(items) + items[items.index(asked) + 1]
+    places.add(len(items) - items.index(asked))
+  assert min(places) == 2 and max(places) > 24, "asked at all distances"
+
+
 def test_recall_asks_every_key_once_and_wants_the_symbol_that_followed_it():
   corpus = synthetic.load("task:recall", "train")
   batch = data.batch(corpus, seed=0, step=0, batch_size=16, length=64)
