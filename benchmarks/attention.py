@@ -174,7 +174,7 @@ def table(args, found: dict) -> list[tuple[str, str]]:
     ("ALiBi forward, share of the product's rate", share("posx alibi forward", 1)),
     ("ALiBi forward + backward, share", share("posx alibi both", 3.5)),
   ]
-  ratio = lambda theirs, ours: f"{seconds[theirs] / seconds[ours]:.2f} x faster" if theirs in seconds else "not measured"
+  ratio = lambda theirs, ours: f"{seconds[theirs] / seconds[ours]:.2f} x the speed" if theirs in seconds else "not measured"
   for name, theirs in (
     ("PyTorch SDPA without any bias", "torch nothing"),
     ("PyTorch SDPA with the ALiBi array", "torch alibi"),
@@ -188,7 +188,7 @@ def table(args, found: dict) -> list[tuple[str, str]]:
   rows += [
     ("extra memory at 8,192 tokens, forward / both", f"{memory['forward'] / 1e6:.0f} / {memory['both'] / 1e6:.0f} MB"),
     ("32,768 against 16,384 tokens, forward", f"{found['doubling']['32768'] / found['doubling']['16384']:.2f} x"),
-    ("two devices against one core, both", f"{found['single_core']['1'] / found['cores']['2']:.2f} x faster"),
+    ("two devices against one core, both", f"{found['single_core']['1'] / found['cores']['2']:.2f} x the speed"),
   ]
   return rows
 

@@ -129,7 +129,7 @@ def table(config: Any, found: dict[str, Any]) -> list[tuple[str, str]]:
   for name in ("torch", "torch.compile"):
     if name in seconds:
       rows.append((name, f"{tokens / seconds[name]:,.0f} tokens/s, {1e3 * seconds[name]:.1f} ms a step, {sizes[name]:,} parameters"))
-      rows.append((f"posx against {name}", f"{seconds[name] / seconds['posx']:.2f} x faster"))
+      rows.append((f"posx against {name}", f"{seconds[name] / seconds['posx']:.2f} x the speed"))
   return rows
 
 
