@@ -57,7 +57,7 @@ def imported(folder: str) -> set[str]:
 @pytest.mark.parametrize("folder", ["posx", "experiments", "configs"])
 def test_what_is_imported_is_declared(folder):
   # What needs an extra says so where it is used, by name.
-  extras = (PROJECT["project"]["optional-dependencies"][extra] for extra in ("report", "frames", "slurm"))
+  extras = (PROJECT["project"]["optional-dependencies"][extra] for extra in ("report", "frames", "slurm", "wandb", "mlflow"))
   declared = {requirement(text)[0] for text in (*PROJECT["project"]["dependencies"], *itertools.chain(*extras))}
   owners = importlib.metadata.packages_distributions()
   ours = {"posx", "experiments", "configs", "__future__"}
