@@ -35,6 +35,10 @@ _OURS = {"config.json", "origin.json", "status.json", "lock"}
 """What a run leaves when it ends before its first step."""
 
 
+_FREE = ("train.track",)
+"""Fields that may change when a run is resumed: they change no number of it."""
+
+
 def _explain(differences: Mapping[str, tuple[Any, Any]]) -> str:
   """The differences as 'field: was -> is'."""
   return ", ".join(f"{field}: {was!r} -> {now!r}" for field, (was, now) in differences.items())
@@ -103,7 +107,8 @@ class RunDir:
       if foreign:
         raise UserError(f"workdir {self.path} is not a run folder (it holds {', '.join(foreign[:3])}); give a new or empty folder")
       return False
-    if differences := configs.diff(self.config(), config):
+    differences = {field: pair for field, pair in configs.diff(self.config(), config).items() if field not in _FREE}
+    if differences:
       raise UserError(
         f"workdir {self.path} holds a run with another configuration: {_explain(differences)}; a run keeps its configuration: "
         f"give another --workdir (and --init_from={self.path} to start from its weights)"

@@ -205,4 +205,4 @@ def _note(paths: Mapping[str, str]) -> str:
 
 
 def _line(error: Exception) -> str:
-  return (str(error).strip() or type(error).__name__).splitlines()[0]
+  return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

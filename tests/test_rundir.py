@@ -53,6 +53,13 @@ def test_another_configuration_is_refused_and_nothing_written(tmp_path):
   assert files(tmp_path) == before
 
 
+def test_a_resume_may_turn_trackers_on_and_off(tmp_path):
+  with RunDir(tmp_path) as run:
+    run.acquire(configs.override(configs.default(), {"train.track": "wandb"}), NEW)
+  with RunDir(tmp_path) as run:
+    assert run.acquire(configs.default(), NEW) is True
+
+
 def test_other_initial_weights_are_refused(tmp_path):
   with RunDir(tmp_path) as run:
     run.acquire(configs.default(), {"init_from": "/runs/a"})

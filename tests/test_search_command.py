@@ -131,9 +131,9 @@ def test_an_interrupted_search_finds_what_a_whole_one_does(home, run, tmp_path):
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [
-    (("--factor=1",), "needs a factor above 1 (target length / trained length), got 1.0"),
-    (("--factor=nan",), "needs a factor above 1"),
-    (("--factor=4", "--population=3"), "2 <= parents < population"),
+    (("--factor=1",), "needs a finite factor above 1 (target length / trained length), got 1.0"),
+    (("--factor=nan",), "needs a finite factor above 1"),
+    (("--factor=4", "--population=3"), "--population must be at least 4, got 3"),
     (("--factor=4", "--length=32"), "divisors act beyond the trained length of 32 tokens, got --length=32"),
     (("--factor=4", "--length=0"), "--length must be positive, got 0"),
     (("--factor=4", "--targets=500"), "500 targets are asked for, but the document has 128"),

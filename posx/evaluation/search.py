@@ -54,6 +54,9 @@ class Settings:
   split: str = "validation"
 
   def __post_init__(self):
+    for name, least in (("population", 4), ("rounds", 0)):
+      if getattr(self, name) < least:
+        raise UserError(f"--{name} must be at least {least}, got {getattr(self, name)}")
     search.check(self.factor, population=self.population, parents=self.population // 2, rounds=self.rounds)
     for name in ("length", "documents", "targets", "seed"):
       if getattr(self, name) < 0:
@@ -170,6 +173,9 @@ def summary(made: dict[str, Any], path: Path) -> list[str]:
   width = max(map(len, named))
   lines = [f"loss at {made['length']} tokens, {made['split']}, factor {made['factor']:g}"]
   lines += [f"  {name:{width}}  {loss:.4f}  perplexity {_exp(loss):.2f}" for name, loss in named.items()]
+  better = [name for name, loss in made["others"].items() if loss <= made["loss"]]
+  if better:
+    lines.append(f"these divisors are no better than {', '.join(better)}; search longer (--rounds, --population) or with more --targets")
   return [*lines, "divisors " + " ".join(f"{x:.4g}" for x in made["factors"]), f"wrote {path}", "evaluate with them:", made["command"]]
 
 

@@ -73,7 +73,7 @@ def check(
 ) -> None:
   """Raises UserError where `search` would, before anything is asked."""
   if not (np.isfinite(factor) and factor > 1):
-    raise UserError(f"a search for LongRoPE's divisors needs a factor above 1 (target length / trained length), got {factor}")
+    raise UserError(f"a search for LongRoPE's divisors needs a finite factor above 1 (target length / trained length), got {factor}")
   if not (2 <= parents < population and rounds >= 0 and 0 < probability <= 1 and reach >= 1):
     raise UserError(
       f"a search needs 2 <= parents < population, rounds >= 0, 0 < probability <= 1 and reach >= 1, got parents={parents}, "

@@ -91,9 +91,10 @@ def rows() -> list[Row]:
 
 
 def rate(kind: str, config: Any, kept: Sequence[Row], where: str) -> Rate | None:
-  """The speed to expect on the hardware `where`: of the runs most like this one, the newest; None if that was never timed.
+  """The speed to expect on the hardware `where`: of the runs most like this one, the fastest; None if that was never timed.
 
-  Most like means: the same number of cores, then the same model, then the same encoding, then the nearest in FLOPs per step.
+  Most like means: the same number of cores, then the same model, then the same encoding, then the nearest in FLOPs per step. The
+  fastest, because compilation, which is most of a short run, and other work on the machine only slow a run down.
   """
   about, name = _about(kind, config), where.rpartition(", ")[0] or where
   mine = [row for row in kept if row["kind"] == kind and (row["hardware"].rpartition(", ")[0] or row["hardware"]) == name]
@@ -102,7 +103,13 @@ def rate(kind: str, config: Any, kept: Sequence[Row], where: str) -> Rate | None
 
   def unlike(row: Row) -> tuple[Any, ...]:
     off = abs(math.log(row["scale"] / about["scale"]))
-    return row["hardware"] != where, row["model"] != about["model"], row["encoding"] != about["encoding"], off, -row["written"]
+    return (
+      row["hardware"] != where,
+      row["model"] != about["model"],
+      row["encoding"] != about["encoding"],
+      off,
+      -row["flops"] / row["seconds"],
+    )
 
   best = min(mine, key=unlike)
   return Rate(best["flops"] / best["seconds"], not any(unlike(best)[:3]))

@@ -60,7 +60,7 @@ def summary(jobs: Sequence[Job], workers: int, folder: Any, began: float) -> str
   counts = {state: sum(job.state == state for job in jobs) for state in ("done", "running", "queued", "failed", "stopped")}
   text = ", ".join(f"{n} {state}" for state, n in counts.items() if n)
   left = remaining(jobs, workers) if counts["running"] or counts["queued"] else None
-  after = f", about {clock(left)} left" if left is not None else ""
+  after = f", about {clock(left)} left" if left else ""
   return f"{text}; {clock(time.monotonic() - began)} so far{after}; results in {folder}"
 
 

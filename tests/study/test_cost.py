@@ -164,6 +164,7 @@ def test_hours_are_those_of_the_run_most_like_it(kept, monkeypatch):
   speed.note("train", load("t5"), 1e12, 100.0)
   monkeypatch.setattr(speed, "hardware", lambda cores=None: "a chip, 1 cores")
   speed.note("train", load("rope"), 4e12, 100.0)
+  speed.note("train", load("rope"), 1e10, 50.0)  # a short one that mostly compiled
   speed.note("train", load("alibi"), 3e12, 100.0)
   speed.note("train", load("alibi", model__num_layers=8), 9e12, 100.0)
   speed.note("evaluate", load("rope"), 2e12, 100.0)
