@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from conformance import bridge, definitions
-from conformance.rows import Comparison
+from conformance.rows import ROUNDED, Comparison
 
 R, BASE, L0 = 64, 10000.0, 4096
 LONG = tuple(1.0 + 0.25 * i for i in range(R // 2))
@@ -117,7 +117,7 @@ def _relative(method: str, compared: str, run: Any, peer: str = RULES, **more: A
 
 COMPARISONS = [
   _relative("pi", "frequencies, factor 8", linear),
-  Comparison("pi", "interleaved, positions to 511, factor 8", "rotary-embedding-torch", linear_lucidrains, close=1e-4),
+  Comparison("pi", "interleaved, positions to 511, factor 8", "rotary-embedding-torch", linear_lucidrains, close=ROUNDED),
   _relative("ntk", "frequencies, factor 8", ntk_lucidrains, "rotary-embedding-torch"),
   _relative("ntk", "frequencies, factor 8", ntk_x_transformers, "x-transformers `RotaryEmbedding`"),
   _relative("dynamic_ntk", "frequencies, factor 2, trained length", lambda: dynamic(L0)),

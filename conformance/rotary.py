@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from conformance import bridge, definitions
-from conformance.rows import Comparison
+from conformance.rows import ROUNDED, Comparison
 
 NEAR = np.array([0, 1, 2, 3, 7, 63, 255, 511])
 FAR = np.array([4095, 32767, 131071])
@@ -134,14 +134,14 @@ def x_transformers_polar(t: int = 33) -> tuple[Any, Any, Any]:
 
 ROUNDS = "precision: the peer multiplies position and frequency in float32"
 COMPARISONS = [
-  Comparison("rope", "half, positions to 511", "transformers `LlamaRotaryEmbedding`", lambda: llama(NEAR), close=1e-4),
+  Comparison("rope", "half, positions to 511", "transformers `LlamaRotaryEmbedding`", lambda: llama(NEAR), close=ROUNDED),
   Comparison(
     "rope", "half, positions to 131,071", "transformers `LlamaRotaryEmbedding`", lambda: llama(FAR), close=None, apart=5e-4, note=ROUNDS
   ),
-  Comparison("rope", "half, a quarter of the channels", "transformers `GPTNeoXRotaryEmbedding`", neox, close=1e-4),
-  Comparison("rope", "interleaved, half of the channels", "transformers `GPTJRotaryEmbedding`", gptj, close=1e-4),
-  Comparison("rope", "interleaved, half of the channels", "x-transformers `RotaryEmbedding`", x_transformers_rotary, close=1e-4),
-  Comparison("rope", "interleaved, positions to 511", "rotary-embedding-torch", lambda: lucidrains_rotary(NEAR), close=1e-4),
+  Comparison("rope", "half, a quarter of the channels", "transformers `GPTNeoXRotaryEmbedding`", neox, close=ROUNDED),
+  Comparison("rope", "interleaved, half of the channels", "transformers `GPTJRotaryEmbedding`", gptj, close=ROUNDED),
+  Comparison("rope", "interleaved, half of the channels", "x-transformers `RotaryEmbedding`", x_transformers_rotary, close=ROUNDED),
+  Comparison("rope", "interleaved, positions to 511", "rotary-embedding-torch", lambda: lucidrains_rotary(NEAR), close=ROUNDED),
   Comparison(
     "rope", "interleaved, bfloat16 vectors, positions to 4,095", "rotary-embedding-torch",
     lambda: lucidrains_rotary(np.array([0, 200, 255, 257, 4095]), True), within=2e-2, close=None, apart=0.5,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from conformance import bridge, definitions
-from conformance.rows import Comparison
+from conformance.rows import ROUNDED, Comparison
 
 T, WIDTH = 512, 64
 
@@ -90,10 +90,10 @@ COMPARISONS = [
   Comparison("sinusoidal", "512 rows, sines first", "transformers Marian", marian),
   Comparison(
     "sinusoidal", "512 rows, sines first, times the root of the width", "x-transformers `ScaledSinusoidalEmbedding`", x_transformers,
-    close=1e-4,
+    close=ROUNDED,
   ),
-  Comparison("sinusoidal", "512 rows, frequencies of tensor2tensor", "transformers XGLM", xglm, close=1e-4),
-  Comparison("sinusoidal", "512 rows, frequencies of tensor2tensor", "transformers Whisper", whisper, close=1e-4),
+  Comparison("sinusoidal", "512 rows, frequencies of tensor2tensor", "transformers XGLM", xglm, close=ROUNDED),
+  Comparison("sinusoidal", "512 rows, frequencies of tensor2tensor", "transformers Whisper", whisper, close=ROUNDED),
   Comparison(
     "sinusoidal", "512 rows, frequencies of the paper", "transformers XGLM", xglm_against_the_paper, close=None, apart=0.5,
     note="definition: the peer has the frequencies of tensor2tensor; `frequencies=tensor2tensor` here",
