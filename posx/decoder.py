@@ -18,6 +18,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from posx.attention import attend, query_key, token_features
+from posx.attention import cache as caches
 from posx.attention.attend import Plan
 from posx.attention.cache import Cache
 from posx.attention.sharded import gather_keys
@@ -108,26 +109,11 @@ class Period(nn.Module):
     """As a block, with memory and constants of every layer of the period."""
     kept = []
     for n, model in enumerate(_each(self.model)):
-      mine = None if memory is None else _at_place(memory, n)
+      mine = None if memory is None else caches.at_place(memory, n)
       last = scored if n == self.model.period - 1 else 0
       x, mine = Block(model, name=str(n))(x, mine, shared, constants[str(n)], positions, segments, shape, recall, last)
       kept.append(mine)
-    return x, None if memory is None else _by_place(kept)
-
-
-ALIKE = ("keys", "values")
-"""What all layers of a period remember in arrays of one shape; of the rest each place has its own."""
-
-
-def _at_place(memory, n: int):
-  """One layer's part of the memory of a period."""
-  return {name: each[n] if name in ALIKE else each[str(n)] for name, each in memory.items()}
-
-
-def _by_place(kept):
-  """Undoes `_at_place`, for all layers of the period."""
-  alike = {name: jnp.stack([each[name] for each in kept]) for name in ALIKE}
-  return alike | {name: {str(n): each[name] for n, each in enumerate(kept)} for name in kept[0] if name not in ALIKE}
+    return x, None if memory is None else caches.by_place(kept)
 
 
 class Decoder(nn.Module):
@@ -275,11 +261,11 @@ class Decoder(nn.Module):
     else:
       apart = isinstance(self.encoding, PerLayer)
       if apart and memory is not None:
-        memory |= {n: memory[n].reshape(groups, self.period, *memory[n].shape[1:]) for n in ALIKE}
+        memory = caches.by_period(memory, groups)
       scanned = nn.scan(layer, variable_axes={"params": 0, "intermediates": 0}, split_rngs={"params": True}, length=groups)
       x, memory = scanned(_stack(self, name="layers"), x, memory)
       if apart and memory is not None:
-        memory |= {n: memory[n].reshape(self.num_layers, *memory[n].shape[2:]) for n in ALIKE}
+        memory = caches.by_layer(memory)
     if last:
       x, t = _last(x, (b, t), 1), 1
     x = nn.RMSNorm(dtype=self.dtype, name="norm")(x)

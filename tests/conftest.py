@@ -38,6 +38,28 @@ def compiled_quickly():
   jax.clear_caches()
 
 
+@pytest.fixture(scope="session")
+def tiny_run():
+  """tiny_run(folder, encoding, name) -> folder/name: two steps of one small layer on four short texts; POSX_CACHE is the caller's."""
+
+  def make(folder, encoding, name):
+    from posx import config as configs
+    from posx import data, training
+
+    for who in ("one", "two", "three", "four"):
+      (folder / f"{who}.txt").write_text(" ".join(f"{who} {n * n}" for n in range(60)))
+    config = configs.default(encoding)
+    config.model.update(num_layers=1, model_dim=16, num_heads=2, mlp_dim=16)
+    config.data.update(name="text", path=str(folder / "*.txt"))
+    config.train.update(length=32, batch_size=2, steps=2, warmup_steps=1, checkpoint_every=0)
+    config.eval.update(lengths=(32,), last_k=0, split="train")
+    data.prepare(config.data)
+    training.train(config, folder / name)
+    return folder / name
+
+  return make
+
+
 class Case(NamedTuple):
   """One case of an oracle: what it is, its settings, the call that made its reference, and its arrays by name."""
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posx import cli, data
-from posx import config as configs
+from posx import cli
 from posx.files import read_rows
 
 ROOT = Path(__file__).parents[1]
@@ -40,19 +39,9 @@ def test_what_is_wrong_is_said_in_one_line(arguments, message, tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_a_run_is_probed(tmp_path, monkeypatch):
-  from posx import training
-
+def test_a_run_is_probed(tmp_path, monkeypatch, tiny_run):
   monkeypatch.setenv("POSX_CACHE", str(tmp_path / "cache"))
-  for name in ("one", "two", "three"):
-    (tmp_path / f"{name}.txt").write_text(" ".join(f"{name} {n}" for n in range(80)))
-  config = configs.default("alibi")
-  config.model.update(num_layers=1, model_dim=16, num_heads=2, mlp_dim=16)
-  config.data.update(name="text", path=str(tmp_path / "*.txt"))
-  config.train.update(length=32, batch_size=2, steps=2, warmup_steps=1, checkpoint_every=0)
-  config.eval.update(lengths=(32,), last_k=0, split="train")
-  data.prepare(config.data)
-  training.train(config, tmp_path / "run")
+  tiny_run(tmp_path, "alibi", "run")
 
   run = f"--workdir={tmp_path / 'run'}"
   settings = ("--config.lengths=128", "--config.documents=1")

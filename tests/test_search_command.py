@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posx import cli, data
-from posx import config as configs
+from posx import cli
 from posx.evaluation import losses as losses_module
 from posx.evaluation import search as module
 from posx.files import read_rows
@@ -28,22 +27,12 @@ def command(name, *arguments):
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
+def home(tmp_path_factory, tiny_run):
   """A folder with a run of two steps, of RoPE, and a cache folder of its own."""
-  from posx import training
-
   folder = tmp_path_factory.mktemp("home")
-  for name in ("one", "two", "three", "four"):
-    (folder / f"{name}.txt").write_text(" ".join(f"{name} {n * n}" for n in range(60)))
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("POSX_CACHE", str(folder / "cache"))
-    config = configs.default("rope")
-    config.model.update(num_layers=1, model_dim=16, num_heads=2, mlp_dim=16)
-    config.data.update(name="text", path=str(folder / "*.txt"))
-    config.train.update(length=32, batch_size=2, steps=2, warmup_steps=1, checkpoint_every=0)
-    config.eval.update(lengths=(32,), last_k=0, split="train")
-    data.prepare(config.data)
-    training.train(config, folder / "rope")
+    tiny_run(folder, "rope", "rope")
     yield folder
 
 

@@ -123,3 +123,30 @@ class Slots:
       )
     turning = self.sinks + (index - self.sinks) % (self.capacity - self.sinks)
     return np.where(index < self.sinks, index, turning).astype(np.int32)
+
+
+# The memory of layers that differ: a dictionary whose keys and values are arrays of one shape, while of the rest each place of a
+# period has its own.
+
+_ALIKE = ("keys", "values")
+
+
+def by_period(memory, periods: int):
+  """Keys and values [layers, ...] -> [periods, places, ...]; the rest has that form."""
+  return memory | {name: memory[name].reshape(periods, -1, *memory[name].shape[1:]) for name in _ALIKE}
+
+
+def by_layer(memory):
+  """Undoes `by_period`."""
+  return memory | {name: memory[name].reshape(-1, *memory[name].shape[2:]) for name in _ALIKE}
+
+
+def at_place(memory, n: int):
+  """Of the memory of one period that of place n."""
+  return {name: each[n] if name in _ALIKE else each[str(n)] for name, each in memory.items()}
+
+
+def by_place(kept):
+  """Undoes `at_place`, for all places."""
+  alike = {name: jnp.stack([each[name] for each in kept]) for name in _ALIKE}
+  return alike | {name: {str(n): each[name] for n, each in enumerate(kept)} for name in kept[0] if name not in _ALIKE}

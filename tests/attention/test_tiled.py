@@ -243,7 +243,7 @@ def test_a_visible_nan_shows(problem):
 
 
 def test_constants_cost_no_gradient_work(problem):
-  """ALiBi's slopes are not differentiated, so the backward pass gathers no gradient of their band of Toeplitz tiles."""
+  """Sandwich has no parameters, so the backward pass gathers no gradient of their band of Toeplitz tiles."""
 
   def updates(name):
     p = problem(64, heads=1, batch=1)
@@ -251,7 +251,7 @@ def test_constants_cost_no_gradient_work(problem):
     changed = [e.outvars[0].aval.shape for e in inner(made.jaxpr) if e.primitive.name == "dynamic_update_slice"]
     return [shape for shape in changed if shape == (16, 64)]  # 16 rows of four tiles
 
-  assert updates("kerple") and not updates("alibi")
+  assert updates("kerple") and not updates("sandwich")
 
 
 class Recorder(Encoding):

@@ -62,6 +62,19 @@ def test_what_cannot_be_is_refused(corpus, changes, message):
     retrieval.prompt(corpus, corpus.document(0), **{"length": 300, "depth": 0.5, "seed": 1, **changes})
 
 
+def scored_by(score, corpus, monkeypatch):
+  """A run of this corpus whose answers are scored by a function instead of a model."""
+  monkeypatch.setattr(answers, "score", score)
+  monkeypatch.setattr(answers, "positions", lambda *a: None)
+  identity = {
+    "run": "r", "seed": 0, "encoding": "rope", "extension": "", "factor": None, "train_length": 64, "data": "t", "split": "test", "step": 1,
+    "params": 1,
+  }  # fmt: skip
+  return types.SimpleNamespace(
+    corpus=corpus, model=None, params=None, config=None, label="rope", identity=lambda length: {**identity, "length": length}
+  )
+
+
 def test_a_copier_recalls_every_key_and_a_wrong_key_tells(corpus, monkeypatch):
   """The scorer is replaced by one that repeats what followed the last occurrence of the question; so is nothing else."""
 
@@ -74,15 +87,7 @@ def test_a_copier_recalls_every_key_and_a_wrong_key_tells(corpus, monkeypatch):
       ranks[i] = corpus.encode(found) != answer
     return answers.Scores(np.where(ranks == 0, 0.1, 3.0).astype(np.float32), ranks)
 
-  monkeypatch.setattr(answers, "score", copier)
-  monkeypatch.setattr(answers, "positions", lambda *a: None)
-  identity = {
-    "run": "r", "seed": 0, "encoding": "rope", "extension": "", "factor": None, "train_length": 64, "data": "t", "split": "test", "step": 1,
-    "params": 1,
-  }  # fmt: skip
-  subject = types.SimpleNamespace(
-    corpus=corpus, model=None, params=None, config=None, label="rope", identity=lambda length: {**identity, "length": length}
-  )
+  subject = scored_by(copier, corpus, monkeypatch)
   rows = retrieval.evaluate(subject, lengths=(256, 400), depths=(0.0, 0.5, 1.0), documents=2, facts=2, say=lambda text: None)
   for row in rows:
     results.validate(row)
@@ -124,15 +129,7 @@ def test_a_model_that_looks_a_key_up_recalls_the_tasks_pairs(monkeypatch):
     ranks = (np.array(found)[:, None] != targets).astype(np.int32)
     return answers.Scores(np.where(ranks == 0, 0.1, 3.0).astype(np.float32), ranks)
 
-  monkeypatch.setattr(answers, "score", looks_up)
-  monkeypatch.setattr(answers, "positions", lambda *a: None)
-  identity = {
-    "run": "r", "seed": 0, "encoding": "rope", "extension": "", "factor": None, "train_length": 64, "data": "t", "split": "test", "step": 1,
-    "params": 1,
-  }  # fmt: skip
-  subject = types.SimpleNamespace(
-    corpus=corpus, model=None, params=None, config=None, label="rope", identity=lambda length: {**identity, "length": length}
-  )
+  subject = scored_by(looks_up, corpus, monkeypatch)
   rows = retrieval.evaluate(subject, lengths=(32, 100), depths=(0.0, 1.0), documents=5, facts=4, say=lambda text: None)
   assert [row["accuracy"] for row in results.select(rows, control="")] == [1.0] * 4
   assert [row["accuracy"] for row in results.select(rows, control="wrong_key")] == [0.0] * 4
