@@ -125,18 +125,29 @@ def _margin(curves: Sequence[Series]) -> float:
 
 
 def _limits(curves: Sequence[Sequence[tuple[float, float, float, float]]], log: bool) -> tuple[float, float]:
-  """The vertical range: all of it, unless the worst curve is so far away that the others would be flat."""
+  """The vertical range: all of it with the bands, unless the worst curve or a band is so far away that the others would be flat."""
   ys = [y for points in curves for _, y, _, _ in points]
   low, high = min(ys), max(ys)
   if log:
     # Not to cut a curve just above the limit.
     top = max(y for y in ys if y <= 1.5 * _TALLEST * low) if high > 2 * _TALLEST * low else high
+    first, last = _banded(curves, top)
+    low, top = max(min(low, first), low / 1.5), min(max(top, last), 1.5 * top)
     pad = (top / low) ** 0.06 if top > low else 1.1
     return low / pad, top * pad
   middle = sorted(max(y for _, y, _, _ in points) for points in curves)[len(curves) // 2]
   top = min(high, low + 2.5 * max(middle - low, 0.2 * low))
+  first, last = _banded(curves, top)
+  reach = max(top - low, 0.2 * low)
+  low, top = max(min(low, first), low - reach), min(max(top, last), top + reach)
   pad = 0.06 * (top - low) or 0.1
   return low - pad, top + pad
+
+
+def _banded(curves: Sequence[Sequence[tuple[float, float, float, float]]], top: float) -> tuple[float, float]:
+  """The ends of the bands of all points up to `top`."""
+  shown = [(low, high) for points in curves for _, y, low, high in points if y <= top]
+  return min(low for low, _ in shown), max(high for _, high in shown)
 
 
 def _panel(axis: Any, xs: Sequence[float], limits: tuple[float, float], log: bool) -> None:

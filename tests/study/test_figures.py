@@ -114,3 +114,11 @@ def test_files_are_written_and_repeat(tmp_path):
   assert "<svg" in text and "trained at 512" in text
   again = figures.save(figures.perplexity(curves(table()), "title"), tmp_path / "b" / "perplexity")
   assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written]
+
+
+def test_bands_are_inside_the_axes():
+  """Two curves that hardly differ, with an error far larger than their difference."""
+  rows = [row(name, n, p, stderr=0.07) for name, p in (("rope", 14.0), ("alibi", 13.8)) for n in (512, 2048)]
+  low, high = figures.perplexity(curves(rows), "title").axes[0].get_ylim()
+  # 13.8 e^-0.07 and 14 e^0.07
+  assert low < 12.867 and high > 15.015
