@@ -28,16 +28,23 @@ def pin(count: int) -> None:
   os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
 
 
-def take_turns(contestants: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-  """name -> median seconds; contestants take turns, so that a noisy machine is noisy for all of them."""
+def take_turns(contestants: Mapping[str, Callable[[], Any]], repeats: int, together: int = 1) -> dict[str, float]:
+  """name -> median seconds; contestants take turns, so that a noisy machine is noisy for all of them.
+
+  With `together` of more than one a turn is so many calls after one that does not count: what in use follows its like finds
+  its data in the cache, not that of other contestants.
+  """
   for run in contestants.values():
     run()
   seconds: dict[str, list[float]] = {name: [] for name in contestants}
   for _ in range(repeats):
     for name, run in contestants.items():
-      began = time.perf_counter()
-      run()
-      seconds[name].append(time.perf_counter() - began)
+      if together > 1:
+        run()
+      for _ in range(together):
+        began = time.perf_counter()
+        run()
+        seconds[name].append(time.perf_counter() - began)
   return {name: statistics.median(times) for name, times in seconds.items()}
 
 

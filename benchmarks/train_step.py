@@ -109,7 +109,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
       except Exception as error:
         contestants.pop(name, None)
         print(f"{name} does not run here: {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr)
-  return {"seconds": common.take_turns(contestants, args.repeats), "parameters": sizes}
+  return {"seconds": common.take_turns(contestants, args.repeats, together=4), "parameters": sizes}
 
 
 def table(config: Any, found: dict[str, Any]) -> list[tuple[str, str]]:

@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from posx.attention import toeplitz
 from posx.attention.dense import NEGATIVE
 from posx.attention.numerics import exp
 from posx.attention.pieces import HIDDEN, finish, pad, round_up
+from posx.encodings.base import Encoding, merge
 
 
 class Plan(NamedTuple):
@@ -46,74 +48,159 @@ def table_of(plan: Plan, bias, causal: bool, window: int | None):
   return toeplitz.skew(jnp.where(hidden, NEGATIVE, values), plan.rows, plan.width)
 
 
-def head(encoding, scale, causal, window, plan: Plan, fixed, cpu, p, joined):
-  """Everything visible to `plan.rows` queries is one product; the mask and the bias are one table for all strips."""
-  del joined
-  table = table_of(plan, functools.partial(encoding.bias, p), causal, window) if fixed is None else fixed
+class Spec(NamedTuple):
+  """What is static about an attention."""
 
-  def one(q, k, v, where):
-    del where
-    padded = len(plan.ranges) * plan.rows
-    out = _strips((plan.rows, plan.ranges, cpu), pad(q * scale, padded), k, v, table)
-    return out[: q.shape[0]]  # pyright: ignore[reportIndexIssue]  # JAX's types lose what a custom_vjp returns under partial
-
-  return one
+  plan: Plan
+  scale: float
+  biased: bool  # there is a table for each head, whose gradient is wanted; else one mask for all
+  cpu: bool
 
 
+def attention(encoding: Encoding, p, q, k, v, *, scale, causal, window, offset: int, cpu: bool):
+  """q [b t h c], k [b u g c], v [b u g e] -> [b t h e]; the queries stand `offset` behind the keys.
+
+  What `Plan.rows` queries of a head see is one product; bias and mask are one table for all strips of a head.
+  """
+  plan = plan_of(q.shape[1], k.shape[1], offset, causal, window)
+  biased = encoding.uses("bias")
+  if biased:
+    mine, shared = encoding.heads(p)
+    table = lambda mine: table_of(plan, functools.partial(encoding.bias, merge(mine, shared)), causal, window)
+    tables = jax.vmap(table, axis_size=q.shape[2])(mine)
+  else:
+    tables = table_of(plan, None, causal, window)
+  return _attention(Spec(plan, scale, biased, cpu), q, k, v, tables)
+
+
+# The loop over batch rows and heads is inside the rule. As a loop around a rule for one head it stacked what the gradient needs
+# and cut it apart again.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _strips(spec, q, k, v, table):
-  return _strips_forward(spec, q, k, v, table)[0]
+def _attention(spec: Spec, q, k, v, tables):
+  return _forward(spec, q, k, v, tables)[0]
 
 
-def _strip_scores(spec, q, k, table, a):
-  rows, ranges, _ = spec
+def _forward(spec: Spec, q, k, v, tables):
+  if not spec.cpu:
+    out, lse = (_by_token(x) for x in _over_heads(spec, functools.partial(_head_forward, spec), (q,), k, v, tables))
+    return out, (q, k, v, tables, out, lse)
+  (b, t, h, _), (g, e) = q.shape, v.shape[2:]
+
+  def one(n, done):
+    i, j = n // h, n % h
+    m = j // (h // g)
+    mine = _head_forward(spec, (_cut(q, i, j),), _cut(k, i, m), _cut(v, i, m), _table(spec, tables, j))
+    return tuple(_put(x, y, i, j) for x, y in zip(done, mine, strict=True))
+
+  out, lse = lax.fori_loop(0, b * h, one, (jnp.zeros((b, t, h, e), v.dtype), jnp.zeros((b, t, h), jnp.float32)))
+  return out, (q, k, v, tables, out, lse)
+
+
+def _backward(spec: Spec, saved, d_out):
+  q, k, v, tables, out, lse = saved
+  if not spec.cpu:
+    d_q, d_k, d_v, d_tables = _over_heads(spec, functools.partial(_head_backward, spec), (q, out, lse, d_out), k, v, tables)
+    d_k, d_v = (jnp.moveaxis(x.sum(2), 1, 2).astype(v.dtype) for x in (d_k, d_v))
+    return _by_token(d_q), d_k, d_v, d_tables.sum(0).reshape(tables.shape) if spec.biased else None
+  (b, _, h, _), g = q.shape, v.shape[2]
+
+  def one(n, done):
+    i, j = n // h, n % h
+    m = j // (h // g)
+    d_q, d_k, d_v, d_tables = done
+    queries = tuple(_cut(x, i, j) for x in (q, out, lse, d_out))
+    mine = _head_backward(spec, queries, _cut(k, i, m), _cut(v, i, m), _table(spec, tables, j))
+    if spec.biased:
+      d_tables = lax.dynamic_update_index_in_dim(d_tables, _table(spec, d_tables, j) + mine[3], j, 0)
+    return _put(d_q, mine[0], i, j), _put(d_k, _cut(d_k, i, m) + mine[1], i, m), _put(d_v, _cut(d_v, i, m) + mine[2], i, m), d_tables
+
+  start = (jnp.zeros_like(q), jnp.zeros_like(k), jnp.zeros_like(v), jnp.zeros_like(tables) if spec.biased else None)
+  return lax.fori_loop(0, b * h, one, start)
+
+
+_attention.defvjp(_forward, _backward)
+
+
+def _cut(x, i, j):
+  """Row i of the batch, head j: [b t h ..] -> [t ..]."""
+  size = (1, x.shape[1], 1, *x.shape[3:])
+  return lax.dynamic_slice(x, (i, 0, j, 0)[: x.ndim], size).reshape(x.shape[1], *x.shape[3:])
+
+
+def _table(spec: Spec, tables, j):
+  return lax.dynamic_index_in_dim(tables, j, 0, keepdims=False) if spec.biased else tables
+
+
+def _put(x, y, i, j):
+  return lax.dynamic_update_slice(x, y.reshape(1, x.shape[1], 1, *x.shape[3:]), (i, 0, j, 0)[: x.ndim])
+
+
+def _over_heads(spec: Spec, one, queries, k, v, tables):
+  """one(...) of every row and head at once, outputs [b g h/g ..]; for accelerators."""
+  (b, t, h), g = queries[0].shape[:3], k.shape[2]
+  queries = tuple(jnp.moveaxis(x.reshape(b, t, g, h // g, *x.shape[3:]), 1, 3) for x in queries)
+  tables, axis = (tables.reshape(g, h // g, *tables.shape[1:]), 0) if spec.biased else (tables, None)
+  one = jax.vmap(one, (0, None, None, axis))
+  return jax.vmap(jax.vmap(one, (0, 0, 0, axis)), (0, 0, 0, None))(queries, jnp.moveaxis(k, 1, 2), jnp.moveaxis(v, 1, 2), tables)
+
+
+def _by_token(x):
+  """[b g h/g t ..] -> [b t h ..]."""
+  b, g, r, t = x.shape[:4]
+  return jnp.moveaxis(x, 3, 1).reshape(b, t, g * r, *x.shape[4:])
+
+
+def _strip_scores(plan: Plan, q, k, table, a):
+  rows, ranges = plan.rows, plan.ranges
   first, last = ranges[a]
   shift = (len(ranges) - 1 - a) * rows
   scores = jnp.matmul(q[a * rows : (a + 1) * rows], k[first:last].T, preferred_element_type=jnp.float32)
   return scores + table[:, first + shift : last + shift]
 
 
-def _strips_forward(spec, q, k, v, table):
-  rows, ranges, cpu = spec
+def _head_forward(spec: Spec, queries, k, v, table):
+  """One head: (output [t e], log-sum-exp [t])."""
+  plan, (q,) = spec.plan, queries
+  t = q.shape[0]
+  q = pad(q * spec.scale, len(plan.ranges) * plan.rows)
   outs, tops = [], []
-  ones = jnp.concatenate([v, jnp.ones((v.shape[0], 1), v.dtype)], -1)
-  for a, (first, last) in enumerate(ranges):
+  for a, (first, last) in enumerate(plan.ranges):
     if last <= first:
-      outs.append(jnp.zeros((rows, v.shape[1]), v.dtype))
-      tops.append(jnp.full((rows,), HIDDEN))
+      outs.append(jnp.zeros((plan.rows, v.shape[1]), v.dtype))
+      tops.append(jnp.full((plan.rows,), HIDDEN))
       continue
-    scores = _strip_scores(spec, q, k, table, a)
+    scores = _strip_scores(plan, q, k, table, a)
     top = jnp.maximum(scores.max(1), NEGATIVE / 2)
-    e = exp(scores - top[:, None], cpu)
-    acc = jnp.matmul(e.astype(v.dtype), ones[first:last], preferred_element_type=jnp.float32)
-    out, lse = finish(acc[:, :-1], acc[:, -1], top)
+    e = exp(scores - top[:, None], spec.cpu)
+    acc = jnp.matmul(e.astype(v.dtype), v[first:last], preferred_element_type=jnp.float32)
+    out, lse = finish(acc, e.sum(1), top)
     outs.append(out.astype(v.dtype))
     tops.append(lse)
-  out, lse = jnp.concatenate(outs), jnp.concatenate(tops)
-  return out, (q, k, v, table, out, lse)
+  return jnp.concatenate(outs)[:t], jnp.concatenate(tops)[:t]
 
 
-def _strips_backward(spec, saved, d_out):
-  rows, ranges, cpu = spec
-  q, k, v, table, out, lse = saved
+def _head_backward(spec: Spec, queries, k, v, table):
+  """One head: gradients of q, k, v and the table; those of k, v and the table in float32."""
+  plan, t = spec.plan, queries[0].shape[0]
+  n = len(plan.ranges) * plan.rows
+  q, out, d_out = (pad(queries[m], n) for m in (0, 1, 3))
+  q, lse = q * spec.scale, jnp.pad(queries[2], (0, n - t), constant_values=HIDDEN)
   delta = (out.astype(jnp.float32) * d_out.astype(jnp.float32)).sum(-1)
   q_t, d_out_t, v_t = q.T, d_out.T, v.T
   d_q, d_table = [], jnp.zeros_like(table)
   d_k, d_v = jnp.zeros(k.shape[::-1], jnp.float32), jnp.zeros(v.shape[::-1], jnp.float32)
-  for a, (first, last) in enumerate(ranges):
-    mine = slice(a * rows, (a + 1) * rows)
+  for a, (first, last) in enumerate(plan.ranges):
+    mine = slice(a * plan.rows, (a + 1) * plan.rows)
     if last <= first:
-      d_q.append(jnp.zeros((rows, q.shape[1]), jnp.float32))
+      d_q.append(jnp.zeros((plan.rows, q.shape[1]), jnp.float32))
       continue
-    shift = (len(ranges) - 1 - a) * rows
-    w = exp(_strip_scores(spec, q, k, table, a) - lse[mine, None], cpu)
+    shift = (len(plan.ranges) - 1 - a) * plan.rows
+    w = exp(_strip_scores(plan, q, k, table, a) - lse[mine, None], spec.cpu)
     d_w = jnp.matmul(d_out[mine], v_t[:, first:last], preferred_element_type=jnp.float32)
     d_s = w * (d_w - delta[mine, None])
     d_v = d_v.at[:, first:last].add(jnp.matmul(d_out_t[:, mine], w.astype(v.dtype), preferred_element_type=jnp.float32))
     d_k = d_k.at[:, first:last].add(jnp.matmul(q_t[:, mine], d_s.astype(q.dtype), preferred_element_type=jnp.float32))
     d_q.append(jnp.matmul(d_s.astype(k.dtype), k[first:last], preferred_element_type=jnp.float32))
-    d_table = d_table.at[:, first + shift : last + shift].add(d_s)
-  return jnp.concatenate(d_q).astype(q.dtype), d_k.T.astype(k.dtype), d_v.T.astype(v.dtype), d_table
-
-
-_strips.defvjp(_strips_forward, _strips_backward)
+    if spec.biased:
+      d_table = d_table.at[:, first + shift : last + shift].add(d_s)
+  return (jnp.concatenate(d_q)[:t] * spec.scale).astype(q.dtype), d_k.T, d_v.T, d_table

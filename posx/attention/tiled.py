@@ -51,8 +51,13 @@ def attention(
     else max(encoding.form, "elementwise", key=("none", "distance", "elementwise", "rows").index)
   )
   narrow = None if isinstance(window, Sight) else window
-  short = consecutive and form in ("none", "distance") and q_segments is None and t <= 1024 and u <= 2048
-  short = short and not isinstance(window, Sight)  # the strips' mask is one of distances
+  distant = form in ("none", "distance") and not isinstance(window, Sight)  # mask and bias are of distances alone
+  short = consecutive and distant and q_segments is None and t <= 1024 and u <= 2048 and not encoding.mixes_heads
+
+  if short and block is None:
+    by_token = (jnp.moveaxis(x, 1, 2) for x in (q, k, v))
+    out = strips.attention(encoding, p, *by_token, scale=scale, causal=causal, window=narrow, offset=offset, cpu=cpu)
+    return jnp.moveaxis(out, 2, 1).astype(dtype)
 
   each = _one_by_one if cpu else _batched
   where = {"q_pos": q_pos, "k_pos": k_pos, "q_segments": q_segments, "k_segments": k_segments}
@@ -65,10 +70,6 @@ def attention(
     return each(lambda args: strips_of(args[0], args[1], args[2], {**common, **args[3]}), (q, k, v, given)).astype(dtype)
   if form == "rows":
     run = functools.partial(rows.head, encoding, scale, causal, window, block[0] if block else 128)
-  elif short and block is None:
-    plan = strips.plan_of(t, u, offset, causal, narrow)
-    fixed = None if encoding.uses("bias") else strips.table_of(plan, None, causal, narrow)
-    run = functools.partial(strips.head, encoding, scale, causal, narrow, plan, fixed, cpu)
   else:
     size = block or (256, 256)
     size = min(size[0], round_up(t, 8)), min(size[1], round_up(u, 8))
