@@ -147,21 +147,20 @@ def memory(args) -> dict:
   return dict(zip(("forward", "both"), posx_runs(args, 8192, "alibi")[2], strict=True))
 
 
-def cores(args) -> dict:
-  """Forward + backward on one host device and on two."""
+def one_core(args) -> None:
+  pin(1)
+  common.serve(posx_runs(args, args.length, "alibi")[1])
+
+
+def two_devices(args) -> None:
   import jax
 
   jax.config.update("jax_num_cpu_devices", 2)
-  runs = {str(n): posx_runs(args, args.length, "alibi", devices=n)[1] for n in (1, 2)}
-  return take_turns(runs, args.repeats)
+  common.serve(posx_runs(args, args.length, "alibi", devices=2)[1])
 
 
-def single_core(args) -> dict:
-  pin(1)
-  return take_turns({"1": posx_runs(args, args.length, "alibi")[1]}, args.repeats)
-
-
-PARTS = {"compare": compare, "doubling": doubling, "memory": memory, "cores": cores, "single_core": single_core}
+PARTS = {"compare": compare, "doubling": doubling, "memory": memory}
+SERVERS = {"one_core": one_core, "two_devices": two_devices}
 
 
 def table(args, found: dict) -> list[tuple[str, str]]:
@@ -188,19 +187,23 @@ def table(args, found: dict) -> list[tuple[str, str]]:
   rows += [
     ("extra memory at 8,192 tokens, forward / both", f"{memory['forward'] / 1e6:.0f} / {memory['both'] / 1e6:.0f} MB"),
     ("32,768 against 16,384 tokens, forward", f"{found['doubling']['32768'] / found['doubling']['16384']:.2f} x"),
-    ("two devices against one core, both", f"{found['single_core']['1'] / found['cores']['2']:.2f} x the speed"),
+    ("two devices against one core, both", f"{found['cores']['one_core'] / found['cores']['two_devices']:.2f} x the speed"),
   ]
   return rows
 
 
 def main() -> None:
   args = parse()
+  if args.part in SERVERS:
+    SERVERS[args.part](args)
+    return
   if args.part:
     print(json.dumps(PARTS[args.part](args)))
     return
   own = [f"--length={args.length}", f"--heads={args.heads}", f"--head_dim={args.head_dim}", f"--repeats={args.repeats}"]
   own += ["--no_peers"] if args.no_peers else []
   found = {part: common.apart("benchmarks.attention", part, own) for part in PARTS}
+  found["cores"] = common.processes_in_turn("benchmarks.attention", tuple(SERVERS), own, 2 * args.repeats)
   title = f"attention, {args.length} tokens, {args.heads} heads of {args.head_dim}, float32, causal, one core unless said"
   common.show(title, table(args, found), args.json, found)
 

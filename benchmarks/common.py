@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -55,6 +56,39 @@ def apart(module: str, part: str, options: Sequence[str]) -> Any:
   command = [sys.executable, "-m", module, f"--part={part}", *options]
   done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **runtime.cpu_environment()})
   return json.loads(done.stdout.splitlines()[-1])
+
+
+def serve(run: Callable[[], Any]) -> None:
+  """Runs once for every line that comes in, and says how many seconds it took; the other side of `processes_in_turn`."""
+  run()
+  print("ready", flush=True)
+  for _ in sys.stdin:
+    began = time.perf_counter()
+    run()
+    print(time.perf_counter() - began, flush=True)
+
+
+def processes_in_turn(module: str, parts: Sequence[str], options: Sequence[str], repeats: int) -> dict[str, float]:
+  """part -> median seconds, for contestants that need processes of their own; they take turns all the same."""
+  from posx import runtime
+
+  environment = {**os.environ, **runtime.cpu_environment()}
+  with contextlib.ExitStack() as stack:
+    running = {}
+    for part in parts:
+      command = [sys.executable, "-m", module, f"--part={part}", *options]
+      process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+      running[part] = stack.enter_context(process)  # leaving it closes the pipes, which ends the process
+      assert process.stdout is not None
+      if process.stdout.readline().strip() != "ready":
+        raise SystemExit(f"error: {' '.join(command)} did not start")
+    seconds: dict[str, list[float]] = {part: [] for part in parts}
+    for _ in range(repeats):
+      for part, process in running.items():
+        process.stdin.write("run\n")
+        process.stdin.flush()
+        seconds[part].append(float(process.stdout.readline()))
+  return {part: statistics.median(times) for part, times in seconds.items()}
 
 
 def matmul() -> Callable[[], Any]:

@@ -1,9 +1,10 @@
-"""Evaluation of one long document under configs/quickstart.py: seconds and peak memory, each in a process of its own.
+"""Evaluation of long documents under configs/quickstart.py: seconds and peak memory, each in a process of its own.
 
     python -m benchmarks.evaluate [--lengths=16384,32768] [--repeats=3] [--json=FILE] [--no_peers]
 
-Weights are fresh ones: time and memory do not depend on what a model has learnt. The peer is the Llama of transformers with
-the same sizes (its attention needs no bias array): `pip install -c constraints.txt -e '.[peers]'`.
+One document, then as many together as there are cores. Weights are fresh ones: time and memory do not depend on what a model has
+learnt. The peer is the Llama of transformers with the same sizes (its attention needs no bias array):
+`pip install -c constraints.txt -e '.[peers]'`.
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ def parse() -> argparse.Namespace:
   return parser.parse_args()
 
 
-def tokens(length: int):
+def tokens(documents: int, length: int):
   import numpy as np
 
-  return np.random.default_rng(0).integers(0, 256, (1, length + 1)).astype(np.int32)
+  return np.random.default_rng(0).integers(0, 256, (documents, length + 1)).astype(np.int32)
 
 
-def posx_run(encoding: str, length: int, targets: int) -> Callable[[], Any]:
+def posx_run(encoding: str, documents: int, length: int, targets: int) -> Callable[[], Any]:
+  from posx import runtime
+
+  runtime.share_cores()  # as experiments.evaluate does
   import jax
   import jax.numpy as jnp
 
@@ -47,11 +51,11 @@ def posx_run(encoding: str, length: int, targets: int) -> Callable[[], Any]:
   config = configs.load(f"configs/quickstart.py:{encoding}", {})
   model = decoder.from_config(config, 256)
   params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 8), jnp.int32))
-  windows, document = place(length, length, length, targets), tokens(length)
-  return lambda: window_losses(model, params, document, windows)
+  windows, texts = place(length, length, length, targets), tokens(documents, length)
+  return lambda: window_losses(model, params, texts, windows, scored=targets)
 
 
-def torch_run(length: int, targets: int) -> Callable[[], Any]:
+def torch_run(documents: int, length: int, targets: int) -> Callable[[], Any]:
   import torch
 
   from benchmarks.train_step import llama
@@ -59,20 +63,21 @@ def torch_run(length: int, targets: int) -> Callable[[], Any]:
 
   torch.set_num_threads(len(os.sched_getaffinity(0)))
   model = llama(configs.load("configs/quickstart.py:rope", {}), length).eval()
-  document = torch.from_numpy(tokens(length)).long()
+  texts = torch.from_numpy(tokens(documents, length)).long()
 
   def run():
     with torch.no_grad():
-      logits = model(input_ids=document[:, :-1], logits_to_keep=targets).logits
-      return torch.nn.functional.cross_entropy(logits[0], document[0, -targets:], reduction="none").numpy()
+      logits = model(input_ids=texts[:, :-1], logits_to_keep=targets).logits
+      return torch.nn.functional.cross_entropy(logits.flatten(0, 1), texts[:, -targets:].flatten(), reduction="none").numpy()
 
   return run
 
 
 def one(args: argparse.Namespace) -> dict[str, Any]:
   """Seconds of the first call (with compilation) and of the best later one, peak memory of the process."""
-  who, length = args.part.split(",")
-  run = torch_run(int(length), args.targets) if who == "torch" else posx_run(who, int(length), args.targets)
+  who, *sizes = args.part.split(",")
+  documents, length = map(int, sizes)
+  run = torch_run(documents, length, args.targets) if who == "torch" else posx_run(who, documents, length, args.targets)
   before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   seconds = []
   for _ in range(args.repeats + 1):
@@ -88,20 +93,16 @@ def main() -> None:
   if args.part:
     print(json.dumps(one(args)))
     return
-  lengths = [int(n) for n in args.lengths.split(",")]
+  lengths, cores = [int(n) for n in args.lengths.split(",")], len(os.sched_getaffinity(0))
   own = [f"--targets={args.targets}", f"--repeats={args.repeats}"]
   rows, found = [], {}
-  for who in (*ENCODINGS, *(() if args.no_peers else ("torch",))):
-    for n in lengths:
-      found[f"{who} {n}"] = each = common.apart("benchmarks.evaluate", f"{who},{n}", own)
-      memory = f"peak {each['megabytes']:.0f} MB, {each['before']:.0f} MB before the first call"
-      text = f"{each['seconds']:.2f} s (first call {each['first']:.2f} s), {memory}"
-      rows.append((f"{'PyTorch Llama' if who == 'torch' else who}, {n:,} tokens", text))
-    if len(lengths) > 1:
-      ratio = found[f"{who} {lengths[-1]}"]["seconds"] / found[f"{who} {lengths[0]}"]["seconds"]
-      rows.append((f"  {lengths[-1]:,} against {lengths[0]:,}", f"{ratio:.2f} x the time"))
-  cores = len(os.sched_getaffinity(0))
-  common.show(f"one document, the last {args.targets:,} tokens scored, configs/quickstart.py, {cores} cores", rows, args.json, found)
+  everyone = (*ENCODINGS, *(() if args.no_peers else ("torch",)))
+  for who, documents, length in [(who, m, n) for who in everyone for m in (1, cores) for n in (lengths if m == 1 else lengths[-1:])]:
+    found[f"{who} {documents} {length}"] = each = common.apart("benchmarks.evaluate", f"{who},{documents},{length}", own)
+    memory = f"peak {each['megabytes']:.0f} MB, {each['before']:.0f} MB before the first call"
+    text = f"{each['seconds']:.2f} s (first call {each['first']:.2f} s), {memory}"
+    rows.append((f"{'PyTorch Llama' if who == 'torch' else who}, {documents} x {length:,} tokens", text))
+  common.show(f"the last {args.targets:,} tokens of documents scored, configs/quickstart.py, {cores} cores", rows, args.json, found)
 
 
 if __name__ == "__main__":

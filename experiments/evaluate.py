@@ -47,6 +47,7 @@ def main(argv: Sequence[str]) -> int | None:
   options = parser.parse_args(rest)
 
   runtime.setup()
+  runtime.share_cores()
   from posx.evaluation import run
 
   changed = {

@@ -43,6 +43,8 @@ def main(argv: Sequence[str]) -> int | None:
   hosts.initialize(options.coordinator, options.processes, options.process)
   runtime.setup()
   resolved = config.load(options.config, overrides)
+  if not resolved.train.mesh:
+    runtime.share_cores(resolved.train.batch_size // resolved.train.accumulate)
   from posx import training
 
   training.train(resolved, options.workdir, init_from=options.init_from)

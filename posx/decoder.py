@@ -26,12 +26,7 @@ from posx.attention.visibility import concrete
 from posx.encodings.base import Dims, Encoding
 from posx.encodings.layers import PerLayer, of_period
 from posx.errors import UserError
-from posx.sizes import LOGITS_AT_ONCE, hidden_dim
-
-
-# Up to so many layers are one program without a loop: a loop over layers stacks what its gradient needs and fills and copies
-# the stacks, an eighth of a small model's training step. Deeper models would take too long to compile.
-UNROLLED = 4
+from posx.sizes import LOGITS_AT_ONCE, UNROLLED_LAYERS, hidden_dim
 
 
 def _normal(scale: float):
@@ -266,9 +261,8 @@ class Decoder(nn.Module):
       apart = isinstance(self.encoding, PerLayer)
       if apart and memory is not None:
         memory = caches.by_period(memory, groups)
-      unroll = groups if groups <= UNROLLED else 1
-      axes = {"params": 0, "intermediates": 0}
-      scanned = nn.scan(layer, variable_axes=axes, split_rngs={"params": True}, length=groups, unroll=unroll)
+      unroll = groups if groups <= UNROLLED_LAYERS else 1
+      scanned = nn.scan(layer, variable_axes={"params": 0, "intermediates": 0}, split_rngs={"params": True}, length=groups, unroll=unroll)
       x, memory = scanned(_stack(self, name="layers"), x, memory)
       if apart and memory is not None:
         memory = caches.by_layer(memory)

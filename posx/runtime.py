@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
 
 _MARK = "POSX_TUNED"
+
+_MOST_DEVICES = 8
+"""More cores than this are left to the threads of operations: every device holds what its windows need."""
 
 
 def cpu_environment() -> dict[str, str]:
@@ -41,13 +45,10 @@ def tune() -> None:
   os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **cpu_environment(), _MARK: "1"})
 
 
-def setup(cpu_devices: int = 0) -> None:
+def setup() -> None:
   """Turns on the persistent compilation cache; the second start of an experiment does not compile again.
 
   A cache folder the user has chosen with JAX_COMPILATION_CACHE_DIR is respected.
-
-  Args:
-    cpu_devices: how many devices the CPU shows as (to try data parallelism without hardware); 0 leaves it alone.
   """
   import jax
 
@@ -56,8 +57,25 @@ def setup(cpu_devices: int = 0) -> None:
   if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
     jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-  if cpu_devices:
-    jax.config.update("jax_num_cpu_devices", cpu_devices)
+
+
+def share_cores(rows: int = 0) -> None:
+  """Shows a CPU as several devices, one for each core at hand, so that every core works on windows of its own.
+
+  Threads inside an operation gain little at the size of a tile. Does nothing where JAX has started, runs on several hosts or
+  has been told how many devices a CPU is.
+
+  Args:
+    rows: windows that are worked on together and must be shared out evenly; 0 if they need not.
+  """
+  import jax
+
+  cores = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, _MOST_DEVICES)
+  count = next(n for n in range(cores, 0, -1) if rows % n == 0)
+  told = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "") or jax.config.jax_num_cpu_devices > 0  # pyright: ignore
+  if count > 1 and not told and not jax.distributed.is_initialized():
+    with contextlib.suppress(RuntimeError):  # what JAX says where it has started
+      jax.config.update("jax_num_cpu_devices", count)
 
 
 class Compilations:

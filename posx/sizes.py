@@ -6,7 +6,11 @@ LOGITS_AT_ONCE = 1 << 23
 """Losses are computed for so many tokens at a time that tokens x vocabulary stays below this."""
 
 TOKENS_AT_ONCE = 16384
-"""Windows are evaluated together up to so many tokens; longer windows run one at a time."""
+"""Windows are evaluated together up to so many tokens; longer windows run one at a time, on each device."""
+
+UNROLLED_LAYERS = 4
+"""Up to so many layers are a program without a loop over them, which would stack what the gradient needs, fill the stacks and copy
+them: an eighth of a small model's training step. Deeper models would take too long to compile."""
 
 
 def hidden_dim(mlp: str, model_dim: int) -> int:

@@ -384,3 +384,24 @@ def test_a_window_limits_what_a_layer_sees():
   changed[0, 2] = (x[0, 2] + 1) % VOCABULARY
   moved = np.abs(logits(model, params, x) - logits(model, params, changed)).max((0, 2)) > 0
   assert moved.tolist() == [False] * 2 + [True] * (2 * 3 + 1) + [False] * 7
+
+
+def test_a_few_layers_without_a_loop_are_the_loop(monkeypatch):
+  model, x = make(num_layers=3), tokens()
+  params = model.init(jax.random.key(1), x)
+  slope = lambda: quick(jax.value_and_grad(lambda p: model.apply(p, x[:, :-1], x[:, 1:]).sum()))(params)
+  loops = lambda: str(jax.make_jaxpr(lambda p: model.apply(p, x))(params)).count("unroll=3")
+  unrolled = slope()
+  assert loops() == 1
+  monkeypatch.setattr(module, "UNROLLED_LAYERS", 2)
+  jax.clear_caches()
+  assert loops() == 0
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5), unrolled, slope())
+
+
+def test_the_gradient_of_swiglu_is_its_own():
+  x = jax.random.normal(jax.random.key(0), (5, 14)) * 4
+  plain = lambda x: x[:, :7] / (1 + jnp.exp(-x[:, :7])) * x[:, 7:]
+  slope = lambda f: jax.grad(lambda x: (f(x) ** 2).sum())(x)
+  np.testing.assert_allclose(slope(module._gated), slope(plain), rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(module._gated(x), plain(x), rtol=1e-5, atol=1e-6)

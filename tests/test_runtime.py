@@ -1,7 +1,12 @@
-"""The process: what is compiled is counted, what is read from the disk is not."""
+"""The process: what is compiled is counted, what is read from the disk is not; and the cores of a CPU are used."""
+
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from posx import runtime
 
@@ -34,3 +39,25 @@ def test_programs_from_the_cache_do_not_count(tmp_path, monkeypatch):
   finally:
     for name, value in before.items():
       jax.config.update(name, value)
+
+
+SHARED = """
+import os, sys
+os.sched_getaffinity = lambda pid: set(range(6))
+from posx import runtime
+runtime.share_cores(int(sys.argv[1]))
+import jax
+print(jax.device_count())
+runtime.share_cores(5)  # JAX has started: nothing changes, nothing is said
+print(jax.device_count())
+"""
+
+
+@pytest.mark.parametrize(
+  ("rows", "flags", "devices"),
+  [(0, "", 6), (4, "", 4), (9, "", 3), (7, "", 1), (1, "", 1), (4, "--xla_force_host_platform_device_count=5", 5)],
+)
+def test_a_cpu_shows_a_device_for_each_core_that_rows_can_be_shared_out_over(rows, flags, devices):
+  environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+  done = subprocess.run([sys.executable, "-c", SHARED, str(rows)], env=environment, capture_output=True, text=True, check=True)
+  assert done.stdout.split() == [str(devices)] * 2

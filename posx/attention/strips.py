@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +70,8 @@ def attention(encoding: Encoding, p, q, k, v, *, scale, causal, window, offset: 
     tables = jax.vmap(table, axis_size=q.shape[2])(mine)
   else:
     tables = table_of(plan, None, causal, window)
-  return _attention(Spec(plan, scale, biased, cpu), q, k, v, tables)
+  out: Any = _attention(Spec(plan, scale, biased, cpu), q, k, v, tables)
+  return out
 
 
 # The loop over batch rows and heads is inside the rule. As a loop around a rule for one head it stacked what the gradient needs

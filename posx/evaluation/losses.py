@@ -21,35 +21,36 @@ from posx.decoder import Decoder
 from posx.evaluation.windows import Windows
 from posx.sizes import TOKENS_AT_ONCE
 
-_SPLIT_FROM = 32768
-"""Windows of at least so many tokens are cut over the devices of this process, where there are several."""
+_SPLIT_FROM = 16384
+"""Fewer windows than devices are cut over them if they have at least so many tokens."""
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _run(model: Decoder, scored: int, params, tokens, targets, constants, positions=None):
-  how: dict[str, Any] = {"scored": scored} if scored else {}
-  return model.apply(params, tokens, targets, positions=positions, constants=constants, method="token_losses", **how)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _run(model: Decoder, scored: int, mesh: Mesh | None, params, constants, tokens, targets, drawn):
+  def local(params, constants, tokens, targets, drawn):
+    how: dict[str, Any] = {"scored": scored} if scored else {}
+    return model.apply(params, tokens, targets, constants=constants, method="token_losses", **how, **drawn)
 
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _run_split(model: Decoder, mesh: Mesh, params, tokens, targets, constants, positions):
-  def local(params, constants, tokens, targets, positions):
-    return model.apply(params, tokens, targets, positions=positions, constants=constants, method="token_losses")
-
-  cut = P(None, "context")
+  if mesh is None:
+    return local(params, constants, tokens, targets, drawn)
+  cut = P("rows") if "rows" in mesh.axis_names else P(None, "context")
   mapped = jax.shard_map(local, mesh=mesh, in_specs=(P(), P(), cut, cut, cut), out_specs=cut, check_vma=False)
-  return mapped(params, constants, tokens, targets, positions)
+  return mapped(params, constants, tokens, targets, drawn)
 
 
-def context_mesh(model: Decoder, length: int) -> Mesh | None:
-  """The devices over which windows of this length are cut; None to leave them whole.
+def mesh_of(model: Decoder, windows: int, length: int) -> Mesh | None:
+  """The devices of this process that share the work: whole windows each ('rows'), or pieces of one ('context'); None for one device.
 
   Sums over the tokens of a sequence, as some encodings have, are not cut.
   """
   devices = jax.local_devices()
-  if len(devices) == 1 or length < _SPLIT_FROM or length % len(devices) or model.encoding.uses("features"):
+  n = len(devices)
+  if n == 1:
     return None
-  return jax.make_mesh((len(devices),), ("context",), axis_types=(AxisType.Auto,), devices=devices)
+  if windows < n and length >= _SPLIT_FROM and length % n == 0 and not model.encoding.uses("features"):
+    return jax.make_mesh((n,), ("context",), axis_types=(AxisType.Auto,), devices=devices)
+  n = min(n, windows)
+  return None if n == 1 else jax.make_mesh((n,), ("rows",), axis_types=(AxisType.Auto,), devices=devices[:n])
 
 
 def window_losses(
@@ -77,13 +78,15 @@ def window_losses(
   """
   length = max(windows.length, model.reach if positions else 0)
   model.encoding.check(model.dims, length)
-  mesh = context_mesh(model, windows.length)
+  places = [(d, s) for d in range(len(tokens)) for s in windows.starts]
+  mesh = mesh_of(model, len(places), windows.length)
   whole = None if mesh is None else NamedSharding(mesh, P())
   constants = jax.device_put(jax.tree.map(jnp.asarray, model.constants(length)), whole)
   params = jax.device_put(params, whole)
-  program = dataclasses.replace(model, encoding=model.encoding.program(), context="context" if mesh else model.context)
-  places = [(d, s) for d in range(len(tokens)) for s in windows.starts]
-  rows = max(1, min(TOKENS_AT_ONCE // windows.length, len(places)))
+  pieces = mesh is not None and "context" in mesh.axis_names
+  program = dataclasses.replace(model, encoding=model.encoding.program(), context="context" if pieces else model.context)
+  sharers = 1 if mesh is None or pieces else mesh.size
+  rows = sharers * max(1, min(TOKENS_AT_ONCE // windows.length, len(places)) // sharers)
   scored = scored if scored < windows.length else 0
   losses = np.full((len(places), windows.length), np.nan, np.float32)
   for first in range(0, len(places), rows):
@@ -92,11 +95,9 @@ def window_losses(
     batch = batch + batch[-1:] * (rows - real)  # one shape, one executable
     cut = np.stack([tokens[d, s : s + windows.length + 1] for d, s in batch])
     drawn = {"positions": np.stack([positions(d, s) for d, s in batch])} if positions else {}
-    if mesh is None:
-      out = _run(program, scored, params, cut[:, :-1], cut[:, 1:], constants, **drawn)
-    else:
-      places_of = drawn.get("positions", np.broadcast_to(np.arange(windows.length, dtype=np.int32), cut[:, 1:].shape))
-      out = _run_split(program, mesh, params, cut[:, :-1], cut[:, 1:], constants, places_of)[:, -scored:]
-    losses[first : first + real, -scored:] = np.asarray(out)[:real]
+    if pieces and not drawn:
+      drawn = {"positions": np.broadcast_to(np.arange(windows.length, dtype=np.int32), cut[:, 1:].shape)}
+    out = _run(program, 0 if pieces else scored, mesh, params, constants, cut[:, :-1], cut[:, 1:], drawn)
+    losses[first : first + real, -scored:] = np.asarray(out)[:real, -scored:]
     progress(real * windows.length)
   return losses.reshape(len(tokens), len(windows.starts), windows.length)

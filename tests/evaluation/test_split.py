@@ -1,4 +1,4 @@
-"""Long windows cut over devices have the losses that one device finds."""
+"""Windows shared out over devices, and long ones cut over them, have the losses that one device finds."""
 
 import os
 import subprocess
@@ -14,22 +14,28 @@ from posx.evaluation import losses
 from posx.evaluation.windows import place
 
 assert jax.device_count() == 8
-tokens = np.random.default_rng(0).integers(0, 64, (1, 129)).astype(np.int32)
+documents = np.random.default_rng(0).integers(0, 64, (11, 129)).astype(np.int32)
+tokens = documents[:1]
 windows = place(128, 128, 128)
 for name in sys.argv[1:]:
   model = Decoder(64, 2, 16, 2, train_length=128, encoding=encodings.make(name))
   params = model.init(jax.random.key(0), tokens[:, :8])
-  assert losses.context_mesh(model, 128) is None
+  assert losses.mesh_of(model, 1, 128) is None
   one = losses.window_losses(model, params, tokens, windows)
   losses._SPLIT_FROM = 128
-  assert losses.context_mesh(model, 128).shape == {"context": 8} and losses.context_mesh(model, 132) is None
+  assert losses.mesh_of(model, 1, 128).shape == {"context": 8} and losses.mesh_of(model, 1, 132) is None
   split = losses.window_losses(model, params, tokens, windows)
   assert one.shape == split.shape == (1, 1, 128) and len(set(one.ravel())) > 100
   np.testing.assert_allclose(split, one, atol=1e-5, err_msg=name)
   last = losses.window_losses(model, params, tokens, windows, scored=20)
   np.testing.assert_allclose(last[..., -20:], one[..., -20:], atol=1e-5)
   assert np.isnan(last[..., :-20]).all()
-  losses._SPLIT_FROM = 32768
+  losses._SPLIT_FROM = 16384
+  assert losses.mesh_of(model, 3, 128).shape == {"rows": 3} and losses.mesh_of(model, 11, 128).shape == {"rows": 8}
+  for n in (3, 11):  # 11 is 8 and 3 more
+    shared = losses.window_losses(model, params, documents[:n], windows, scored=20)
+    whole = np.concatenate([losses.window_losses(model, params, documents[m : m + 1], windows, scored=20) for m in range(n)])
+    np.testing.assert_allclose(shared, whole, atol=1e-5, err_msg=name)
 model = Decoder(64, 2, 16, 2, train_length=128, encoding=encodings.make("forgetting"), context="context")
 try:
   model.init(jax.random.key(0), tokens[:, :8])
