@@ -4,8 +4,8 @@
 
 The argument is the encoding.
 
-On one of two CPU cores 2,000 steps took 2 min 00 s to 2 min 35 s with compilation, at 14,500 to 19,100 tokens/s. Perplexity per byte on
-the test split at 512 bytes, seed 0: kerple 3.79, rope 3.99, alibi 4.12, t5 4.36, sinusoidal 5.49, nope 11.57, learned 11.59.
+On one of two CPU cores 2,000 steps took 1 min 15 s to 1 min 45 s with compilation, at 21,000 to 28,000 tokens/s. Perplexity per byte on
+the test split at 512 bytes, seed 0: kerple 3.79, rope 3.95, alibi 4.12, t5 4.36, sinusoidal 5.45, nope 11.56, learned 11.58.
 NoPE and the learned table have not got past pairs of bytes by then: without a recency to start from, two layers need longer.
 """
 

@@ -78,6 +78,15 @@ def share_cores(rows: int = 0) -> None:
       jax.config.update("jax_num_cpu_devices", count)
 
 
+def chips(local: bool = False) -> int:
+  """How many chips share the work of all processes, or of this one; the devices of a CPU are its cores, and it is one chip a process."""
+  import jax
+
+  if jax.default_backend() == "cpu":
+    return 1 if local else jax.process_count()
+  return jax.local_device_count() if local else jax.device_count()
+
+
 class Compilations:
   """How many programs this process has compiled since, and how many seconds that took; programs read from the cache do not count."""
 

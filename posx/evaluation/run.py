@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posx import config as configs
-from posx import data, decoder, positions
+from posx import data, decoder, positions, runtime
 from posx.checkpoint import restore_params
 from posx.data.synthetic import TaskCorpus
 from posx.errors import UserError
@@ -259,7 +259,7 @@ class _Job:
 
   def summary(self, names) -> None:
     pace = f"{self.computed / self.seconds:,.0f} tokens/s" if self.seconds else "all losses were there already"
-    speed.note("evaluate", self.config, self.flops, self.seconds)
+    speed.note("evaluate", self.config, self.flops, self.seconds, runtime.chips(local=True))
     self.say(f"{len(names)} documents, the last {self.targets} tokens of each scored at every length; {pace}")
 
 

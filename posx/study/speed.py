@@ -66,11 +66,11 @@ def _about(kind: str, config: Any) -> Row:
   return {"kind": kind, "encoding": config.encoding.name, "model": digest(model), "scale": cost.forward(config, t.length) * t.batch_size}
 
 
-def note(kind: str, config: Any, flops: float, seconds: float, devices: int = 1) -> None:
-  """Keeps that `kind` ('train' or 'evaluate') did so many FLOPs in so many seconds, on each of `devices`; none if that was too short."""
+def note(kind: str, config: Any, flops: float, seconds: float, chips: int = 1) -> None:
+  """Keeps that `chips` together did so many FLOPs of `kind` ('train' or 'evaluate') in so many seconds; nothing if that was too short."""
   if seconds < _LEAST_S:
     return
-  row = {**_about(kind, config), "hardware": hardware(), "flops": flops / devices, "seconds": seconds, "written": time.time()}
+  row = {**_about(kind, config), "hardware": hardware(), "flops": flops / chips, "seconds": seconds, "written": time.time()}
   try:
     path().parent.mkdir(parents=True, exist_ok=True)
     append_rows(path(), [row])

@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from posx import positions
+from posx import positions, runtime
 from posx.checkpoint import Checkpoints, unflatten
 from posx.config import ConfigDict
 from posx.errors import PosxError, Stopped, UserError
@@ -183,7 +183,7 @@ class _Trainer:
     steps, seconds = progress.timed()
     if follow.leads():
       flops = 3 * cost.forward(self.config, self.config.train.length) * self.config.train.batch_size * steps
-      speed.note("train", self.config, flops, seconds, jax.device_count())
+      speed.note("train", self.config, flops, seconds, runtime.chips())
 
   def _compiled(self, state: update.State, batch: update.Batch, progress: report.Progress) -> Callable:
     began = time.perf_counter()
