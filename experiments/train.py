@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from posx import cli, runtime
@@ -43,8 +44,8 @@ def main(argv: Sequence[str]) -> int | None:
   hosts.initialize(options.coordinator, options.processes, options.process)
   runtime.setup()
   resolved = config.load(options.config, overrides)
-  if not resolved.train.mesh:
-    runtime.share_cores(resolved.train.batch_size // resolved.train.accumulate)
+  train = resolved.train
+  runtime.share_cores(math.prod(train.mesh) if train.mesh else train.batch_size // train.accumulate)
   from posx import training
 
   training.train(resolved, options.workdir, init_from=options.init_from)
