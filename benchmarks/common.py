@@ -17,7 +17,7 @@ from typing import Any
 def parser(description: str | None, repeats: int) -> argparse.ArgumentParser:
   """The options that every benchmark has."""
   made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-  made.add_argument("--repeats", type=int, default=repeats, help="rounds; every round runs each contestant once")
+  made.add_argument("--repeats", type=int, default=repeats, help="rounds, in each of which every contestant has its turn")
   made.add_argument("--json", default="", help="write all numbers there")
   made.add_argument("--no_peers", action="store_true", help="posx alone")
   made.add_argument("--part", default="", help=argparse.SUPPRESS)
@@ -32,8 +32,8 @@ def pin(count: int) -> None:
 def take_turns(contestants: Mapping[str, Callable[[], Any]], repeats: int, together: int = 1) -> dict[str, float]:
   """name -> median seconds; contestants take turns, so that a noisy machine is noisy for all of them.
 
-  With `together` of more than one a turn is so many calls after one that does not count: what in use follows its like finds
-  its data in the cache, not that of other contestants.
+  With `together` of more than one a turn is so many calls after one that does not count: a training step follows another in
+  use and finds its own data in the cache, not that of other contestants.
   """
   for run in contestants.values():
     run()

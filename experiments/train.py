@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int | None:
   runtime.setup()
   resolved = config.load(options.config, overrides)
   train = resolved.train
-  runtime.share_cores(math.prod(train.mesh) if train.mesh else train.batch_size // train.accumulate)
+  runtime.share_cores(train.batch_size // train.accumulate, exactly=math.prod(train.mesh) if train.mesh else 0)
   from posx import training
 
   training.train(resolved, options.workdir, init_from=options.init_from)

@@ -261,7 +261,7 @@ class Decoder(nn.Module):
       apart = isinstance(self.encoding, PerLayer)
       if apart and memory is not None:
         memory = caches.by_period(memory, groups)
-      unroll = groups if groups <= UNROLLED_LAYERS else 1
+      unroll = groups if self.num_layers <= UNROLLED_LAYERS else 1
       scanned = nn.scan(layer, variable_axes={"params": 0, "intermediates": 0}, split_rngs={"params": True}, length=groups, unroll=unroll)
       x, memory = scanned(_stack(self, name="layers"), x, memory)
       if apart and memory is not None:

@@ -21,11 +21,20 @@ def cpu_environment() -> dict[str, str]:
   process of two), and the full width of AVX-512 where the CPU has it. What the user has set is respected.
   """
   kept = {"hugetlb": 1, "mmap_threshold": 1 << 30, "trim_threshold": 1 << 30, "top_pad": 1 << 26}
-  wanted = {"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{name}={value}" for name, value in kept.items())}
+  wanted = {"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{name}={value}" for name, value in kept.items())} if _glibc() >= (2, 35) else {}
   flags = os.environ.get("XLA_FLAGS", "")
   if "prefer_vector_width" not in flags and _has_avx512():
     wanted["XLA_FLAGS"] = f"{flags} --xla_cpu_prefer_vector_width=512".strip()
   return {name: value for name, value in wanted.items() if name == "XLA_FLAGS" or name not in os.environ}
+
+
+def _glibc() -> tuple[int, ...]:
+  """The version of glibc, () elsewhere; 2.35 was the first with huge pages and with thresholds of this size."""
+  try:
+    name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+    return tuple(map(int, version.split(".")[:2])) if name == "glibc" else ()
+  except (AttributeError, OSError, ValueError):
+    return ()
 
 
 def _has_avx512() -> bool:
@@ -59,7 +68,7 @@ def setup() -> None:
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
-def share_cores(rows: int = 0) -> None:
+def share_cores(rows: int = 0, exactly: int = 0) -> None:
   """Shows a CPU as several devices, one for each core at hand, so that every core works on windows of its own.
 
   Threads inside an operation gain little at the size of a tile. Does nothing where JAX has started, runs on several hosts or
@@ -67,24 +76,23 @@ def share_cores(rows: int = 0) -> None:
 
   Args:
     rows: windows that are worked on together and must be shared out evenly; 0 if they need not.
+    exactly: this many devices instead, whatever there is of cores; 0 to go by the cores.
   """
   import jax
 
   cores = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, _MOST_DEVICES)
-  count = next(n for n in range(cores, 0, -1) if rows % n == 0)
+  count = exactly or next(n for n in range(cores, 0, -1) if rows % n == 0)
   told = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "") or jax.config.jax_num_cpu_devices > 0  # pyright: ignore
   if count > 1 and not told and not jax.distributed.is_initialized():
     with contextlib.suppress(RuntimeError):  # what JAX says where it has started
       jax.config.update("jax_num_cpu_devices", count)
 
 
-def chips(local: bool = False) -> int:
-  """How many chips share the work of all processes, or of this one; the devices of a CPU are its cores, and it is one chip a process."""
+def chips() -> int:
+  """How many chips share the work of all processes; the devices of a CPU are its cores, and it is one chip a process."""
   import jax
 
-  if jax.default_backend() == "cpu":
-    return 1 if local else jax.process_count()
-  return jax.local_device_count() if local else jax.device_count()
+  return jax.process_count() if jax.default_backend() == "cpu" else jax.device_count()
 
 
 class Compilations:

@@ -45,19 +45,21 @@ SHARED = """
 import os, sys
 os.sched_getaffinity = lambda pid: set(range(6))
 from posx import runtime
-runtime.share_cores(int(sys.argv[1]))
+runtime.share_cores(int(sys.argv[1]), exactly=int(sys.argv[2]))
 import jax
-print(jax.device_count())
+print(jax.device_count(), runtime.chips())
 runtime.share_cores(5)  # JAX has started: nothing changes, nothing is said
 print(jax.device_count())
 """
 
 
 @pytest.mark.parametrize(
-  ("rows", "flags", "devices"),
-  [(0, "", 6), (4, "", 4), (9, "", 3), (7, "", 1), (1, "", 1), (4, "--xla_force_host_platform_device_count=5", 5)],
+  ("rows", "exactly", "flags", "devices"),
+  [(0, 0, "", 6), (4, 0, "", 4), (9, 0, "", 3), (7, 0, "", 1), (16, 16, "", 16), (4, 0, "--xla_force_host_platform_device_count=5", 5)],
 )
-def test_a_cpu_shows_a_device_for_each_core_that_rows_can_be_shared_out_over(rows, flags, devices):
+def test_a_cpu_shows_a_device_for_each_core_that_rows_can_be_shared_out_over(rows, exactly, flags, devices):
   environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-  done = subprocess.run([sys.executable, "-c", SHARED, str(rows)], env=environment, capture_output=True, text=True, check=True)
-  assert done.stdout.split() == [str(devices)] * 2
+  done = subprocess.run(
+    [sys.executable, "-c", SHARED, str(rows), str(exactly)], env=environment, capture_output=True, text=True, check=True
+  )
+  assert done.stdout.split() == [str(devices), "1", str(devices)]

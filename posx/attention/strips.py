@@ -53,7 +53,7 @@ class Spec(NamedTuple):
 
   plan: Plan
   scale: float
-  biased: bool  # there is a table for each head, whose gradient is wanted; else one mask for all
+  biased: bool  # there is a table for each head, which has a gradient; else one mask for all
   cpu: bool
 
 
@@ -70,7 +70,7 @@ def attention(encoding: Encoding, p, q, k, v, *, scale, causal, window, offset: 
     tables = jax.vmap(table, axis_size=q.shape[2])(mine)
   else:
     tables = table_of(plan, None, causal, window)
-  out: Any = _attention(Spec(plan, scale, biased, cpu), q, k, v, tables)
+  out: Any = _attention(Spec(plan, scale, biased, cpu), *_varying((q, k, v, tables), (q, k, v, tables)))
   return out
 
 
@@ -93,7 +93,8 @@ def _forward(spec: Spec, q, k, v, tables):
     mine = _head_forward(spec, (_cut(q, i, j),), _cut(k, i, m), _cut(v, i, m), _table(spec, tables, j))
     return tuple(_put(x, y, i, j) for x, y in zip(done, mine, strict=True))
 
-  out, lse = lax.fori_loop(0, b * h, one, (jnp.zeros((b, t, h, e), v.dtype), jnp.zeros((b, t, h), jnp.float32)))
+  start = _varying((jnp.zeros((b, t, h, e), v.dtype), jnp.zeros((b, t, h), jnp.float32)), (q, k, v, tables))
+  out, lse = lax.fori_loop(0, b * h, one, start)
   return out, (q, k, v, tables, out, lse)
 
 
@@ -101,8 +102,8 @@ def _backward(spec: Spec, saved, d_out):
   q, k, v, tables, out, lse = saved
   if not spec.cpu:
     d_q, d_k, d_v, d_tables = _over_heads(spec, functools.partial(_head_backward, spec), (q, out, lse, d_out), k, v, tables)
-    d_k, d_v = (jnp.moveaxis(x.sum(2), 1, 2).astype(v.dtype) for x in (d_k, d_v))
-    return _by_token(d_q), d_k, d_v, d_tables.sum(0).reshape(tables.shape) if spec.biased else None
+    d_k, d_v = (jnp.moveaxis(x.sum(2), 1, 2) for x in (d_k, d_v))
+    return _by_token(d_q), d_k.astype(k.dtype), d_v.astype(v.dtype), d_tables.sum(0).reshape(tables.shape) if spec.biased else None
   (b, _, h, _), g = q.shape, v.shape[2]
 
   def one(n, done):
@@ -116,7 +117,14 @@ def _backward(spec: Spec, saved, d_out):
     return _put(d_q, mine[0], i, j), _put(d_k, _cut(d_k, i, m) + mine[1], i, m), _put(d_v, _cut(d_v, i, m) + mine[2], i, m), d_tables
 
   start = (jnp.zeros_like(q), jnp.zeros_like(k), jnp.zeros_like(v), jnp.zeros_like(tables) if spec.biased else None)
-  return lax.fori_loop(0, b * h, one, start)
+  return lax.fori_loop(0, b * h, one, _varying(start, (q, k, v, tables, d_out)))
+
+
+def _varying(tree, of):
+  """`tree`, tied to other arrays: `jax.shard_map` asks that what a loop or a rule takes and gives varies over the same axes."""
+  first = sum(lax.index_in_dim(x.ravel(), 0, keepdims=False).astype(jnp.float32) for x in of)
+  nothing = jnp.where(False, lax.stop_gradient(first), 0.0)
+  return jax.tree.map(lambda x: x + nothing.astype(x.dtype), tree)
 
 
 _attention.defvjp(_forward, _backward)

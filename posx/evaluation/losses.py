@@ -22,7 +22,7 @@ from posx.evaluation.windows import Windows
 from posx.sizes import TOKENS_AT_ONCE
 
 _SPLIT_FROM = 16384
-"""Fewer windows than devices are cut over them if they have at least so many tokens."""
+"""A few windows of at least so many tokens are cut over the devices, where that is faster than a device for each."""
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -47,10 +47,18 @@ def mesh_of(model: Decoder, windows: int, length: int) -> Mesh | None:
   n = len(devices)
   if n == 1:
     return None
-  if windows < n and length >= _SPLIT_FROM and length % n == 0 and not model.encoding.uses("features"):
+  # of n pieces the last one has (2 n - 1) / n^2 of the work of a causal window
+  shorter = windows * (2 * n - 1) < n * n
+  if shorter and length >= _SPLIT_FROM and length % n == 0 and not model.encoding.uses("features"):
     return jax.make_mesh((n,), ("context",), axis_types=(AxisType.Auto,), devices=devices)
   n = min(n, windows)
   return None if n == 1 else jax.make_mesh((n,), ("rows",), axis_types=(AxisType.Auto,), devices=devices[:n])
+
+
+def chips_of(model: Decoder, windows: int, length: int) -> int:
+  """How many chips share the work; the devices of a CPU are its cores, and it is one chip."""
+  mesh = mesh_of(model, windows, length)
+  return 1 if mesh is None or jax.default_backend() == "cpu" else mesh.size
 
 
 def window_losses(

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posx import config as configs
-from posx import data, decoder, positions, runtime
+from posx import data, decoder, positions
 from posx.checkpoint import restore_params
 from posx.data.synthetic import TaskCorpus
 from posx.errors import UserError
 from posx.evaluation import protocols, rows, tasks
-from posx.evaluation.losses import window_losses
+from posx.evaluation.losses import chips_of, window_losses
 from posx.evaluation.protocols import Measure, measure
 from posx.evaluation.windows import Windows, fitting, place
 from posx.study import cost, results, speed
@@ -208,7 +208,8 @@ class _Job:
     losses = window_losses(dataclasses.replace(model, window=narrow), self.params, self.tokens, windows, positions=place, scored=scored)
     self.seconds += time.time() - started
     self.computed += losses.size
-    self.flops += cost.forward(self.config, windows.length, window or 0) * losses.size / windows.length
+    chips = chips_of(model, losses.shape[0] * losses.shape[1], windows.length)
+    self.flops += cost.forward(self.config, windows.length, window or 0) * losses.size / windows.length / chips
     temporary = path.with_suffix(f".{os.getpid()}.tmp.npz")
     np.savez(temporary, losses=losses, about=about, starts=np.asarray(windows.starts))
     os.replace(temporary, path)
@@ -259,7 +260,7 @@ class _Job:
 
   def summary(self, names) -> None:
     pace = f"{self.computed / self.seconds:,.0f} tokens/s" if self.seconds else "all losses were there already"
-    speed.note("evaluate", self.config, self.flops, self.seconds, runtime.chips(local=True))
+    speed.note("evaluate", self.config, self.flops, self.seconds)
     self.say(f"{len(names)} documents, the last {self.targets} tokens of each scored at every length; {pace}")
 
 

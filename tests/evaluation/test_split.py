@@ -32,6 +32,8 @@ for name in sys.argv[1:]:
   assert np.isnan(last[..., :-20]).all()
   losses._SPLIT_FROM = 16384
   assert losses.mesh_of(model, 3, 128).shape == {"rows": 3} and losses.mesh_of(model, 11, 128).shape == {"rows": 8}
+  assert losses.mesh_of(model, 4, 16384).shape == {"context": 8} and losses.mesh_of(model, 5, 16384).shape == {"rows": 5}
+  assert losses.chips_of(model, 3, 128) == 1  # these are the cores of one
   for n in (3, 11):  # 11 is 8 and 3 more
     shared = losses.window_losses(model, params, documents[:n], windows, scored=20)
     whole = np.concatenate([losses.window_losses(model, params, documents[m : m + 1], windows, scored=20) for m in range(n)])
