@@ -2,8 +2,8 @@
 
     python -m benchmarks.evaluate [--lengths=16384,32768] [--repeats=3] [--json=FILE] [--no_peers]
 
-One document, then as many together as there are cores, 8 at most. Weights are fresh ones: time and memory do not depend on what a model has
-learnt. The peer is the Llama of transformers with the same sizes (its attention needs no bias array):
+One document, then as many together as a CPU shows devices. Weights are fresh ones: time and memory do not depend on what a
+model has learnt. The peer is the Llama of transformers with the same sizes (its attention needs no bias array):
 `pip install -c constraints.txt -e '.[peers]'`.
 """
 
@@ -93,12 +93,14 @@ def main() -> None:
   if args.part:
     print(json.dumps(one(args)))
     return
+  from posx import runtime
+
   lengths, cores = [int(n) for n in args.lengths.split(",")], len(os.sched_getaffinity(0))
   own = [f"--targets={args.targets}", f"--repeats={args.repeats}"]
   rows, found = [], {}
   everyone = (*ENCODINGS, *(() if args.no_peers else ("torch",)))
   for who, documents, length in [
-    (who, m, n) for who in everyone for m in sorted({1, min(cores, 8)}) for n in (lengths if m == 1 else lengths[-1:])
+    (who, m, n) for who in everyone for m in sorted({1, min(cores, runtime.MOST_DEVICES)}) for n in (lengths if m == 1 else lengths[-1:])
   ]:
     found[f"{who} {documents} {length}"] = each = common.apart("benchmarks.evaluate", f"{who},{documents},{length}", own)
     memory = f"peak {each['megabytes']:.0f} MB, {each['before']:.0f} MB before the first call"

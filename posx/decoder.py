@@ -26,7 +26,8 @@ from posx.attention.visibility import concrete
 from posx.encodings.base import Dims, Encoding
 from posx.encodings.layers import PerLayer, of_period
 from posx.errors import UserError
-from posx.sizes import LOGITS_AT_ONCE, UNROLLED_LAYERS, hidden_dim
+from posx.functional import swiglu, token_losses
+from posx.sizes import UNROLLED_LAYERS, hidden_dim
 
 
 def _normal(scale: float):
@@ -90,7 +91,7 @@ class Block(nn.Module):
     m = self.model
     if m.mlp == "gelu":
       return self.project("down", nn.gelu(self.project("up", x, m.hidden_dim)), m.model_dim, deep=True)
-    return self.project("down", _gated(self.project("up", x, 2 * m.hidden_dim)), m.model_dim, deep=True)
+    return self.project("down", swiglu(self.project("up", x, 2 * m.hidden_dim)), m.model_dim, deep=True)
 
   def project(self, name: str, x, width: int, deep: bool = False):
     """A bias-free linear map; what is added to the residual stream starts smaller in deeper models."""
@@ -276,7 +277,7 @@ class Decoder(nn.Module):
         return logits
       assert memory is not None
       return logits, dataclasses.replace(cache, **memory)
-    return _losses(x, out, targets.reshape(-1)).reshape(b, t)
+    return token_losses(x, out, targets.reshape(-1)).reshape(b, t)
 
   def token_losses(self, tokens, targets, **kwargs) -> Float[Array, "b t"]:
     """Losses in nats of `targets` [b t] after `tokens` [b t], or of the last `scored` of them; see `__call__`."""
@@ -324,22 +325,6 @@ def check_tokens(name: str, tokens: Any, vocab_size: int) -> None:
     )
 
 
-@jax.custom_vjp
-def _gated(x):
-  """silu(gate) y for x = [gate, y]. JAX's own rule keeps six arrays for the gradient, this one x."""
-  gate, y = jnp.split(x, 2, axis=-1)
-  return nn.silu(gate) * y
-
-
-def _gated_gradient(x, d):
-  gate, y = jnp.split(x, 2, axis=-1)
-  share = nn.sigmoid(gate)
-  return (jnp.concatenate([d * y * share * (1 + gate * (1 - share)), d * gate * share], axis=-1),)
-
-
-_gated.defvjp(lambda x: (_gated(x), x), _gated_gradient)
-
-
 def _last(x, shape: tuple[int, int], n: int):
   """Of flat tokens [b * t, d] the last n of each row, [b * n, d]; 0 for all."""
   return x.reshape(*shape, -1)[:, -n:].reshape(shape[0] * n, -1) if n else x
@@ -366,26 +351,6 @@ def _encoding_params(module: nn.Module, encoding: Encoding, dims: Dims, name: st
   if not jax.eval_shape(lambda: encoding.init(jax.random.key(0), dims)):
     return {}
   return module.param(name, lambda key: encoding.init(key, dims))
-
-
-def _losses(x, out, targets):
-  """-log softmax(x out)[target] for flat tokens, a chunk at a time so that all logits never exist at once."""
-  n = x.shape[0]
-  chunks = -(-n * out.shape[1] // LOGITS_AT_ONCE)
-  size = -(-n // chunks)
-
-  def chunk(x, targets):
-    # cast here, so that the gradients of the chunks are summed in float32
-    logits = jnp.matmul(x, out.astype(x.dtype), preferred_element_type=jnp.float32)
-    picked = jnp.take_along_axis(logits, targets[:, None], axis=1, mode="clip")[:, 0]
-    return jax.nn.logsumexp(logits, axis=1) - picked
-
-  if chunks == 1:
-    return chunk(x, targets)
-  pad = chunks * size - n
-  x, targets = jnp.pad(x, ((0, pad), (0, 0))), jnp.pad(targets, (0, pad))
-  cut = (x.reshape(chunks, size, -1), targets.reshape(chunks, size))
-  return lax.map(lambda each: jax.checkpoint(chunk)(*each), cut).reshape(-1)[:n]
 
 
 def from_config(config: Any, vocab_size: int, encoding: Encoding | None = None) -> Decoder:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 _MARK = "POSX_TUNED"
 
-_MOST_DEVICES = 8
+MOST_DEVICES = 8
 """More cores than this are left to the threads of operations: every device holds what its windows need."""
 
 
@@ -80,7 +80,7 @@ def share_cores(rows: int = 0, exactly: int = 0) -> None:
   """
   import jax
 
-  cores = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, _MOST_DEVICES)
+  cores = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, MOST_DEVICES)
   count = exactly or next(n for n in range(cores, 0, -1) if rows % n == 0)
   told = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "") or jax.config.jax_num_cpu_devices > 0  # pyright: ignore
   if count > 1 and not told and not jax.distributed.is_initialized():

@@ -243,7 +243,7 @@ def test_a_visible_nan_shows(problem):
 
 
 def test_constants_cost_no_gradient_work(problem):
-  """Sandwich has no parameters, so the backward pass gathers no gradient of their band of Toeplitz tiles."""
+  """Sandwich has no parameters, so the backward pass gathers no gradient of its band of Toeplitz tiles."""
 
   def updates(name):
     p = problem(64, heads=1, batch=1)
