@@ -11,13 +11,67 @@ from jax import lax
 
 from posx.attention import dense
 from posx.attention.pieces import pad, round_up
-from posx.encodings.base import Encoding
+from posx.encodings.base import Encoding, merge
+
+_ROWS_TIMES_KEYS = 1 << 19
+"""Hooks that mix heads hold several arrays of heads x rows x keys; rows become fewer as keys become more."""
 
 
-def head(encoding, scale, causal, window, size, p, joined):
+def attention(encoding: Encoding, p, q, k, v, where, features, how, size: int | None, cpu: bool):
+  """q [b h t c], k and v [b g u c], positions and segments [1 or b, t] -> [b h t e].
+
+  Args:
+    how: scale, causal, window.
+    size: queries of a strip; None chooses.
+    cpu: rows and heads take turns.
+  """
+  (b, h, t, _), (_, g, u, _) = q.shape, k.shape
+  each = _one_by_one if cpu else _batched
+  common = {n: x[0] for n, x in where.items() if x is not None and x.shape[0] == 1}
+  by_row = {n: x for n, x in where.items() if x is not None and x.shape[0] != 1}
+  if encoding.mixes_heads:
+    size = size or min(128, max(8, _ROWS_TIMES_KEYS // u))
+    given = by_row if features is None else by_row | {"features": features}
+    return each(lambda args: _all_heads(encoding, p, size, how, *args[:3], {**common, **args[3]}), (q, k, v, given))
+  mine, shared = encoding.heads(p)
+  sides = {} if features is None else {side: encoding.heads(tree) for side, tree in features.items()}
+  features_of_all = {side: shared for side, (_, shared) in sides.items()}
+  features_by_head = jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0), {side: mine for side, (mine, _) in sides.items()})
+
+  def one_head(args):
+    (mine, of_head), q, k, v = args
+    one = _head(encoding, how, size or 128, merge(mine, shared))
+
+    def one_row(args):
+      q, k, v, rows, of_head, of_all = args
+      return one(q, k, v, {**common, **rows} | ({"features": merge(of_head, of_all)} if sides else {}))
+
+    return each(one_row, (q, k, v, by_row, of_head, features_of_all))
+
+  def one_group(args):
+    by_head, q, k, v = args
+    return each(lambda args: one_head((*args, k, v)), (by_head, q))
+
+  split = lambda x: x.reshape(g, h // g, *x.shape[1:])
+  q = split(jnp.moveaxis(q, 1, 0))
+  k, v = jnp.moveaxis(k, 1, 0), jnp.moveaxis(v, 1, 0)
+  out = each(one_group, (jax.tree.map(split, (mine, features_by_head)), q, k, v))  # [g, h / g, b, t, c]
+  return jnp.moveaxis(out.reshape(h, b, t, -1), 0, 1)
+
+
+def _one_by_one(f, xs):
+  n = jax.tree.leaves(xs)[0].shape[0]
+  if n == 1:
+    return f(jax.tree.map(lambda x: x[0], xs))[None]
+  return lax.map(f, xs)
+
+
+def _batched(f, xs):
+  return jax.vmap(f)(xs)
+
+
+def _head(encoding, how, size, p):
   """Binds one head's parameters."""
-  del joined
-  how = {"scale": scale, "causal": causal, "window": window}
 
   def one(q, k, v, where):
     features = where.get("features")
@@ -31,7 +85,7 @@ def head(encoding, scale, causal, window, size, p, joined):
   return one
 
 
-def all_heads(encoding, p, size, how, q, k, v, where):
+def _all_heads(encoding, p, size, how, q, k, v, where):
   """Hooks that mix heads: one strip of the queries of every head at a time; q [h t c], k and v [g u c]."""
   features = where.get("features")
 

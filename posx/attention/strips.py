@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from posx.attention import toeplitz
 from posx.attention.dense import NEGATIVE
+from posx.attention.heads import Parts, each, varying
 from posx.attention.numerics import exp
 from posx.attention.pieces import HIDDEN, finish, pad, round_up
 from posx.encodings.base import Encoding, merge
@@ -70,93 +70,42 @@ def attention(encoding: Encoding, p, q, k, v, *, scale, causal, window, offset: 
     tables = jax.vmap(table, axis_size=q.shape[2])(mine)
   else:
     tables = table_of(plan, None, causal, window)
-  out: Any = _attention(Spec(plan, scale, biased, cpu), *_varying((q, k, v, tables), (q, k, v, tables)))
+  out: Any = _attention(Spec(plan, scale, biased, cpu), *varying((q, k, v, tables), (q, k, v, tables)))
   return out
 
 
-# The loop over batch rows and heads is inside the rule. As a loop around a rule for one head it stacked what the gradient needs
-# and cut it apart again.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(spec: Spec, q, k, v, tables):
   return _forward(spec, q, k, v, tables)[0]
 
 
+def _given(spec: Spec, queries, k, v, tables) -> Parts:
+  return Parts(queries=queries, keys=(k, v), **{"heads" if spec.biased else "shared": tables})
+
+
 def _forward(spec: Spec, q, k, v, tables):
-  if not spec.cpu:
-    out, lse = (_by_token(x) for x in _over_heads(spec, functools.partial(_head_forward, spec), (q,), k, v, tables))
-    return out, (q, k, v, tables, out, lse)
-  (b, t, h, _), (g, e) = q.shape, v.shape[2:]
+  def one(mine: Parts) -> Parts:
+    return Parts(queries=_head_forward(spec, mine.queries, *mine.keys, mine.heads if spec.biased else mine.shared))
 
-  def one(n, done):
-    i, j = n // h, n % h
-    m = j // (h // g)
-    mine = _head_forward(spec, (_cut(q, i, j),), _cut(k, i, m), _cut(v, i, m), _table(spec, tables, j))
-    return tuple(_put(x, y, i, j) for x, y in zip(done, mine, strict=True))
-
-  start = _varying((jnp.zeros((b, t, h, e), v.dtype), jnp.zeros((b, t, h), jnp.float32)), (q, k, v, tables))
-  out, lse = lax.fori_loop(0, b * h, one, start)
+  (b, _, h, _), g = q.shape, k.shape[2]
+  out, lse = each(spec.cpu, (b, h, g), one, _given(spec, (q,), k, v, tables)).queries
   return out, (q, k, v, tables, out, lse)
 
 
 def _backward(spec: Spec, saved, d_out):
   q, k, v, tables, out, lse = saved
-  if not spec.cpu:
-    d_q, d_k, d_v, d_tables = _over_heads(spec, functools.partial(_head_backward, spec), (q, out, lse, d_out), k, v, tables)
-    d_k, d_v = (jnp.moveaxis(x.sum(2), 1, 2) for x in (d_k, d_v))
-    return _by_token(d_q), d_k.astype(k.dtype), d_v.astype(v.dtype), d_tables.sum(0).reshape(tables.shape) if spec.biased else None
-  (b, _, h, _), g = q.shape, v.shape[2]
 
-  def one(n, done):
-    i, j = n // h, n % h
-    m = j // (h // g)
-    d_q, d_k, d_v, d_tables = done
-    queries = tuple(_cut(x, i, j) for x in (q, out, lse, d_out))
-    mine = _head_backward(spec, queries, _cut(k, i, m), _cut(v, i, m), _table(spec, tables, j))
-    if spec.biased:
-      d_tables = lax.dynamic_update_index_in_dim(d_tables, _table(spec, d_tables, j) + mine[3], j, 0)
-    return _put(d_q, mine[0], i, j), _put(d_k, _cut(d_k, i, m) + mine[1], i, m), _put(d_v, _cut(d_v, i, m) + mine[2], i, m), d_tables
+  def one(mine: Parts) -> Parts:
+    d_q, d_k, d_v, d_table = _head_backward(spec, mine.queries, *mine.keys, mine.heads if spec.biased else mine.shared)
+    return Parts(queries=d_q, keys=(d_k, d_v), heads=d_table if spec.biased else ())
 
-  start = (jnp.zeros_like(q), jnp.zeros_like(k), jnp.zeros_like(v), jnp.zeros_like(tables) if spec.biased else None)
-  return lax.fori_loop(0, b * h, one, _varying(start, (q, k, v, tables, d_out)))
-
-
-def _varying(tree, of):
-  """`tree`, tied to other arrays: `jax.shard_map` asks that what a loop or a rule takes and gives varies over the same axes."""
-  first = sum(lax.index_in_dim(x.ravel(), 0, keepdims=False).astype(jnp.float32) for x in of)
-  nothing = jnp.where(False, lax.stop_gradient(first), 0.0)
-  return jax.tree.map(lambda x: x + nothing.astype(x.dtype), tree)
+  (b, _, h, _), g = q.shape, k.shape[2]
+  found = each(spec.cpu, (b, h, g), one, _given(spec, (q, out, lse, d_out), k, v, tables))
+  d_k, d_v = found.keys
+  return found.queries, d_k.astype(k.dtype), d_v.astype(v.dtype), found.heads if spec.biased else None
 
 
 _attention.defvjp(_forward, _backward)
-
-
-def _cut(x, i, j):
-  """Row i of the batch, head j: [b t h ..] -> [t ..]."""
-  size = (1, x.shape[1], 1, *x.shape[3:])
-  return lax.dynamic_slice(x, (i, 0, j, 0)[: x.ndim], size).reshape(x.shape[1], *x.shape[3:])
-
-
-def _table(spec: Spec, tables, j):
-  return lax.dynamic_index_in_dim(tables, j, 0, keepdims=False) if spec.biased else tables
-
-
-def _put(x, y, i, j):
-  return lax.dynamic_update_slice(x, y.reshape(1, x.shape[1], 1, *x.shape[3:]), (i, 0, j, 0)[: x.ndim])
-
-
-def _over_heads(spec: Spec, one, queries, k, v, tables):
-  """one(...) of every row and head at once, outputs [b g h/g ..]; for accelerators."""
-  (b, t, h), g = queries[0].shape[:3], k.shape[2]
-  queries = tuple(jnp.moveaxis(x.reshape(b, t, g, h // g, *x.shape[3:]), 1, 3) for x in queries)
-  tables, axis = (tables.reshape(g, h // g, *tables.shape[1:]), 0) if spec.biased else (tables, None)
-  one = jax.vmap(one, (0, None, None, axis))
-  return jax.vmap(jax.vmap(one, (0, 0, 0, axis)), (0, 0, 0, None))(queries, jnp.moveaxis(k, 1, 2), jnp.moveaxis(v, 1, 2), tables)
-
-
-def _by_token(x):
-  """[b g h/g t ..] -> [b t h ..]."""
-  b, g, r, t = x.shape[:4]
-  return jnp.moveaxis(x, 3, 1).reshape(b, t, g * r, *x.shape[4:])
 
 
 def _strip_scores(plan: Plan, q, k, table, a):

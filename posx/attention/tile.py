@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from posx.attention import toeplitz
 from posx.attention.dense import NEGATIVE
-from posx.attention.pieces import pad, round_up
+from posx.attention.heads import Parts
+from posx.attention.pieces import HIDDEN, pad, round_up
 from posx.attention.visibility import Bounds, Sight, tile_bounds, visible
-from posx.encodings.base import Encoding
+from posx.encodings.base import Encoding, merge
 
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-  """What is static about one head's tiles."""
+  """What is static about the tiles of an attention."""
 
   encoding: Encoding
-  tiles: tuple[int, int]
+  tiles: tuple[int, int]  # queries and keys of a tile
   scale: float
   causal: bool
   window: int | Sight | None
+  offset: int  # the first query stands so far behind the first key, where positions are consecutive
   keys: int  # real keys; the rest of the last tile is padding
   segmented: bool
   tabled: bool  # the bias comes as Toeplitz tiles
@@ -33,8 +34,9 @@ class Spec:
   cpu: bool
 
   def join(self, p, queries, keys):
-    """`p` with the features of a tile, if there are any."""
-    return self.encoding.join(p, queries, keys) if self.encoding.uses("features") else p
+    """What the hooks of one head take: its own numbers with those that heads share, and with the features of a tile."""
+    p = merge(p["mine"], p["shared"])
+    return self.encoding.join(p, merge(*queries), merge(*keys)) if self.encoding.uses("features") else p
 
   def scaled(self, q):
     """(queries that are multiplied with the keys, what a gradient by the product is still to be multiplied by for one by q).
@@ -49,8 +51,8 @@ class Spec:
     return self.encoding.form == "elementwise" or (self.encoding.form == "distance" and not self.tabled)
 
 
-def bounds_of(spec: Spec, where) -> tuple[Bounds, Bounds]:
-  """Tile bounds joined over the batch rows in `where` ([1 or b, t])."""
+def bounds_of(spec: Spec, where) -> Bounds:
+  """The key tiles that each query tile needs, joined over the batch rows in `where` ([1 or b, t])."""
 
   def grow(x: Any) -> Any:
     return x if x is None or x.ndim == 2 else x[None]
@@ -65,6 +67,35 @@ def bounds_of(spec: Spec, where) -> tuple[Bounds, Bounds]:
   )  # fmt: skip
 
 
+class Head(NamedTuple):
+  """One head of one batch row; whatever is of tokens is padded to whole tiles."""
+
+  queries: dict[str, Any]  # q, and in the backward pass out, lse, d_out
+  k: Any
+  v: Any
+  p: dict[str, Any]  # what is the head's own, what heads share
+  features: dict[str, Any]  # of queries and of keys: what is the head's own, what heads share
+  where: dict[str, Any]
+  bounds: Bounds
+
+
+def head_of(spec: Spec, parts: Parts) -> Head:
+  """The head that a loop over heads and batch rows is at."""
+  where = {**parts.shared["where"], **parts.rows["where"]}
+  bounds = parts.shared["bounds"] or bounds_of(spec, where)
+  queries = dict(parts.queries)
+  own, common = queries.pop("features"), parts.rows["features"]
+  full = {"q": round_up(queries["q"].shape[0], spec.tiles[0]), "k": round_up(spec.keys, spec.tiles[1])}
+  padded = {name: jnp.asarray(pad(x, full[name[0]], mode="edge")) for name, x in where.items()}
+  if "lse" in queries:  # what a query beyond the last sees weighs nothing
+    lse = queries.pop("lse")
+    queries["lse"] = jnp.pad(lse, (0, full["q"] - lse.shape[0]), constant_values=HIDDEN)
+  grown = lambda tree, n: jax.tree.map(lambda x: pad(x, n), tree)
+  features = {side: grown((own[side], common[side]), full[side[0]]) for side in ("query", "key")}
+  p = {"mine": parts.heads, "shared": parts.shared["p"]}
+  return Head(grown(queries, full["q"]), *grown((parts.keys["k"], parts.keys["v"]), full["k"]), p, features, padded, bounds)
+
+
 def cut(x, index, size):
   """Tile number `index` of an array, or of every array of a tree."""
   return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, index * size, size, 0), x)
@@ -76,24 +107,15 @@ def products(spec: Spec, left, keys):
   return raw if left.dtype == jnp.float32 else raw * spec.scale
 
 
-def scores(spec: Spec, p, raw, q, k, q_pos, k_pos, place):
-  """Scores of a tile before the mask, from the scaled products; `p` with the features of the tile, `place` that of its Toeplitz tile."""
-  if spec.hooked:
-    return spec.encoding.on_scores(p, raw, q, k, q_pos, k_pos)
-  if spec.tabled:
-    return raw + toeplitz.tile(p["table"], place, spec.tiles[0])
-  return raw
-
-
-def masked(spec: Spec, logits, arrays, a, b):
+def masked(spec: Spec, logits, where, a, b):
   """Scores of a tile with those of unseen keys very negative."""
-  return logits if spec.covered else jnp.where(_seen(spec, arrays, a, b), logits, NEGATIVE)
+  return logits if spec.covered else jnp.where(_seen(spec, where, a, b), logits, NEGATIVE)
 
 
-def _seen(spec: Spec, arrays, a, b):
+def _seen(spec: Spec, where, a, b):
   n, m = spec.tiles
-  seg = (cut(arrays["q_segments"], a, n), cut(arrays["k_segments"], b, m)) if spec.segmented else (None, None)
-  q_pos, k_pos = cut(arrays["q_pos"], a, n), cut(arrays["k_pos"], b, m)
+  seg = (cut(where["q_segments"], a, n), cut(where["k_segments"], b, m)) if spec.segmented else (None, None)
+  q_pos, k_pos = cut(where["q_pos"], a, n), cut(where["k_pos"], b, m)
   inside = visible(q_pos, k_pos, causal=spec.causal, window=spec.window, q_segments=seg[0], k_segments=seg[1])
   return inside & (b * m + jnp.arange(m) < spec.keys)[None, :]
 

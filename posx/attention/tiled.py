@@ -15,21 +15,15 @@ Heads and batch rows are an outer loop on CPU, where a tile should stay in cache
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 
 from posx.attention import rows, strips, tiles
 from posx.attention.pieces import round_up
-from posx.attention.tile import Spec, bounds_of
+from posx.attention.tile import Spec
 from posx.attention.visibility import Sight, start_of_run
-from posx.encodings.base import Encoding, merge
-
-_ROWS_TIMES_KEYS = 1 << 19
-"""Hooks that mix heads hold several arrays of heads x rows x keys; rows become fewer as keys become more."""
+from posx.encodings.base import Encoding
 
 
 def attention(
@@ -37,8 +31,7 @@ def attention(
   block: tuple[int, int] | None, cpu: bool,
 ):  # fmt: skip
   """The same as `dense.attention`, without its memory. q [b h t c], k and v [b g u c], positions and segments [1 or b, t]."""
-  b, h, t, _ = q.shape
-  g, u = k.shape[1], k.shape[2]
+  t, u = q.shape[2], k.shape[2]
   dtype = v.dtype
   if cpu:
     q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
@@ -59,64 +52,16 @@ def attention(
     out = strips.attention(encoding, p, *by_token, scale=scale, causal=causal, window=narrow, offset=offset, cpu=cpu)
     return jnp.moveaxis(out, 2, 1).astype(dtype)
 
-  each = _one_by_one if cpu else _batched
   where = {"q_pos": q_pos, "k_pos": k_pos, "q_segments": q_segments, "k_segments": k_segments}
-  common = {n: x[0] for n, x in where.items() if x is not None and x.shape[0] == 1}
-  by_row = {n: x for n, x in where.items() if x is not None and x.shape[0] != 1}
-  if encoding.mixes_heads:
-    size = block[0] if block else min(128, max(8, _ROWS_TIMES_KEYS // u))
-    given = by_row if features is None else by_row | {"features": features}
-    strips_of = functools.partial(rows.all_heads, encoding, p, size, {"scale": scale, "causal": causal, "window": window})
-    return each(lambda args: strips_of(args[0], args[1], args[2], {**common, **args[3]}), (q, k, v, given)).astype(dtype)
-  if form == "rows":
-    run = functools.partial(rows.head, encoding, scale, causal, window, block[0] if block else 128)
-  else:
-    size = block or (256, 256)
-    size = min(size[0], round_up(t, 8)), min(size[1], round_up(u, 8))
-    # A bias that is a product of a number of the query and one of the key is made faster than it is read.
-    tabled = consecutive and form == "distance" and size[0] == size[1] and not encoding.uses("separable")
-    inside = u % size[1] == 0 or (causal and offset + t <= u)  # no query comes after the padding of the last tile
-    covered = tabled and inside and q_segments is None and not isinstance(window, Sight)
-    spec = Spec(encoding, size, scale, causal, window, u, q_segments is not None, tabled, covered, cpu)
-    run = functools.partial(tiles.head, spec, offset)
-
-  mine, shared = encoding.heads(p)
-  if not cpu and by_row and form != "rows":  # a batched loop has one set of bounds for all rows
-    joined = bounds_of(spec, where)
-  else:
-    joined = None
-
-  sides = {} if features is None else {side: encoding.heads(tree) for side, tree in features.items()}
-  features_of_all = {side: shared for side, (_, shared) in sides.items()}
-  features_by_head = jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0), {side: mine for side, (mine, _) in sides.items()})
-
-  def one_head(args):
-    (mine, of_head), q, k, v = args
-    one = run(merge(mine, shared), joined)
-
-    def one_row(args):
-      q, k, v, rows, of_head, of_all = args
-      return one(q, k, v, {**common, **rows} | ({"features": merge(of_head, of_all)} if sides else {}))
-
-    return each(one_row, (q, k, v, by_row, of_head, features_of_all))
-
-  def one_group(args):
-    by_head, q, k, v = args
-    return each(lambda args: one_head((*args, k, v)), (by_head, q))
-
-  split = lambda x: x.reshape(g, h // g, *x.shape[1:])
-  q = split(jnp.moveaxis(q, 1, 0))
-  k, v = jnp.moveaxis(k, 1, 0), jnp.moveaxis(v, 1, 0)
-  out = each(one_group, (jax.tree.map(split, (mine, features_by_head)), q, k, v))  # [g, h / g, b, t, c]
-  return jnp.moveaxis(out.reshape(h, b, t, -1), 0, 1).astype(dtype)
-
-
-def _one_by_one(f, xs):
-  n = jax.tree.leaves(xs)[0].shape[0]
-  if n == 1:
-    return f(jax.tree.map(lambda x: x[0], xs))[None]
-  return lax.map(f, xs)
-
-
-def _batched(f, xs):
-  return jax.vmap(f)(xs)
+  if form == "rows" or encoding.mixes_heads:
+    how = {"scale": scale, "causal": causal, "window": window}
+    return rows.attention(encoding, p, q, k, v, where, features, how, block[0] if block else None, cpu).astype(dtype)
+  size = block or (256, 256)
+  size = min(size[0], round_up(t, 8)), min(size[1], round_up(u, 8))
+  # A bias that is a product of a number of the query and one of the key is made faster than it is read.
+  tabled = consecutive and form == "distance" and size[0] == size[1] and not encoding.uses("separable")
+  inside = u % size[1] == 0 or (causal and offset + t <= u)  # no query comes after the padding of the last tile
+  covered = tabled and inside and q_segments is None and not isinstance(window, Sight)
+  spec = Spec(encoding, size, scale, causal, window, offset, u, q_segments is not None, tabled, covered, cpu)
+  out = tiles.attention(spec, p, *(jnp.moveaxis(x, 2, 1) for x in (q, k, v)), where, features)
+  return jnp.moveaxis(out, 2, 1).astype(dtype)

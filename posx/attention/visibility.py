@@ -70,10 +70,10 @@ def start_of_run(positions: Any) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-  """Which tiles of the other axis each tile needs: int32 arrays over tiles.
+  """Which key tiles each query tile needs: int32 arrays over query tiles.
 
   Tiles first .. last - 1 are needed; of these, full_first .. full_last - 1 are visible as a whole and need no mask. Tiles
-  head_first .. head_last - 1 are needed too, before a gap: those of sinks, or those next to the diagonal of a sink's column.
+  head_first .. head_last - 1 are needed too, before a gap: those of sinks.
   """
 
   first: Any
@@ -87,10 +87,8 @@ class Bounds:
 jax.tree_util.register_dataclass(Bounds, ["first", "last", "full_first", "full_last", "head_first", "head_last"], [])
 
 
-def tile_bounds(
-  q_pos, k_pos, tiles: tuple[int, int], valid: tuple[int, int], *, causal, window, q_segments, k_segments
-) -> tuple[Bounds, Bounds]:
-  """Bounds of key tiles for each query tile and of query tiles for each key tile, for any positions.
+def tile_bounds(q_pos, k_pos, tiles: tuple[int, int], valid: tuple[int, int], *, causal, window, q_segments, k_segments) -> Bounds:
+  """Bounds of the key tiles that each query tile needs, for any positions.
 
   A tile is skipped only if no pair in it can be visible, judged by the smallest and largest position and segment in it.
 
@@ -132,7 +130,7 @@ def tile_bounds(
     full = full & one & (qs_low[..., :, None] == ks_low[..., None, :])
   need, full = need.any(0), full.all(0)
   full = full & need
-  return _runs(xp, need, full), _runs(xp, need.T, full.T)
+  return _runs(xp, need, full)
 
 
 def _runs(xp, need, full) -> Bounds:

@@ -52,12 +52,13 @@ def test_gradients_have_the_types_of_their_arrays(dtypes):
   assert tuple(x.dtype for x in found[:3]) == dtypes
 
 
-def test_inside_a_checked_shard_map():
+@pytest.mark.parametrize("block", [None, (8, 8)])
+def test_inside_a_checked_shard_map(block):
   mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
   q, k, v, d = arrays()
   how = {"encoding": encodings.make("kerple"), "q_positions": np.arange(T), "k_positions": np.arange(T)}
   params = how["encoding"].init(jax.random.key(1), posx.Dims(HEADS, 16, HEADS * 16, T))
-  plain = lambda q, k, v: posx.attend(q, k, v, params=params, plan="tiled", **how)
+  plain = lambda q, k, v: posx.attend(q, k, v, params=params, plan="tiled", block=block, **how)
   spec = jax.sharding.PartitionSpec("data")
   mapped = jax.shard_map(plain, mesh=mesh, in_specs=spec, out_specs=spec)
   f = lambda f: jax.jit(jax.value_and_grad(lambda *x: (f(*x) * d).sum(), (0, 1, 2)))(q, k, v)

@@ -91,7 +91,7 @@ def test_odd_length_as_it_is_compiled_for_use(problem, name):
 
 def test_several_encodings_at_once(problem):
   chain = Chain((encodings.make("rope"), encodings.make("kerple"), encodings.make("shaw", clip=4), encodings.make("fire", width=4)))
-  problem(23, heads=4, kv_heads=2).agree(chain, block=(8, 8))
+  problem(23, heads=4, kv_heads=2).agree(chain, block=(8, 8), tolerance=3e-6)  # FIRE's: the textbook's own is 1.1e-6 there
 
 
 def test_interpolated_positions(problem):

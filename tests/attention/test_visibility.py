@@ -39,25 +39,22 @@ def test_needed_tiles_are_visited_once_and_hidden_ones_of_consecutive_positions_
     q, k = np.arange(t) + int(rng.integers(0, 20)), np.arange(u)
   else:
     q, k = rng.integers(0, 40, t), rng.integers(0, 40, u)
-  both = tile_bounds(padded(q, n), padded(k, m), (n, m), (t, u), causal=causal, window=window, q_segments=None, k_segments=None)
+  bounds = tile_bounds(padded(q, n), padded(k, m), (n, m), (t, u), causal=causal, window=window, q_segments=None, k_segments=None)
   seen = seen_by_definition(q, k, causal, window)
-  for bounds, pairs, rows, columns in ((both[0], seen, n, m), (both[1], seen.T, m, n)):
-    for a in range(-(-pairs.shape[0] // rows)):
-      at = {name: int(getattr(bounds, name)[a]) for name in ("first", "last", "full_first", "full_last", "head_first", "head_last")}
-      visited = [*range(at["head_first"], at["head_last"]), *range(at["first"], at["last"])]
-      assert len(set(visited)) == len(visited)
-      assert at["first"] <= at["full_first"] <= at["full_last"] <= max(at["first"], at["last"])
-      for b in range(-(-pairs.shape[1] // columns)):
-        tile = pairs[a * rows : (a + 1) * rows, b * columns : (b + 1) * columns]
-        assert b in visited or not tile.any()
-        assert tile.all() or not at["full_first"] <= b < at["full_last"]
-        assert tile.any() or not consecutive or b not in visited
+  for a in range(-(-t // n)):
+    at = {name: int(getattr(bounds, name)[a]) for name in ("first", "last", "full_first", "full_last", "head_first", "head_last")}
+    visited = [*range(at["head_first"], at["head_last"]), *range(at["first"], at["last"])]
+    assert len(set(visited)) == len(visited)
+    assert at["first"] <= at["full_first"] <= at["full_last"] <= max(at["first"], at["last"])
+    for b in range(-(-u // m)):
+      tile = seen[a * n : (a + 1) * n, b * m : (b + 1) * m]
+      assert b in visited or not tile.any()
+      assert tile.all() or not at["full_first"] <= b < at["full_last"]
+      assert tile.any() or not consecutive or b not in visited
 
 
 def test_far_from_the_start_only_the_sinks_and_the_window_are_computed():
   at = np.arange(4096, dtype=np.int32)[None]
-  queries, keys = tile_bounds(at, at, (64, 64), (4096, 4096), causal=True, window=Sight(128, 4), q_segments=None, k_segments=None)
-  count = (queries.last - queries.first) + (queries.head_last - queries.head_first)
+  bounds = tile_bounds(at, at, (64, 64), (4096, 4096), causal=True, window=Sight(128, 4), q_segments=None, k_segments=None)
+  count = (bounds.last - bounds.first) + (bounds.head_last - bounds.head_first)
   assert count.max() == 4 and (count[4:] == 4).all()
-  backward = (keys.last - keys.first) + (keys.head_last - keys.head_first)
-  assert backward[0] == 64 and backward[1:].max() == 3
