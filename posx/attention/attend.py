@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from posx.attention import dense, fused, tiled
+from posx.attention import dense, fused, measured, tiled
 from posx.attention.visibility import concrete, narrowed, start_of_run
 from posx.encodings.base import Dims, Encoding, merge
 
@@ -56,7 +56,7 @@ def attend(
     q_segments: int32 document numbers; a query sees keys of its own document. None for one document.
     k_segments: as `q_segments`, for the keys.
     plan: 'dense' holds [h t u] scores; 'tiled' needs O(t) memory in both passes; 'fused' is `jax.nn.dot_product_attention`, for
-      encodings without a score hook or with a separable one; 'auto' chooses.
+      encodings without a score hook or with a separable one; 'auto' takes the fastest that was measured (`posx.attention.measured`).
     block: (query, key) tokens of a tile; None chooses.
     constants: `encoding.constants(...)` as arrays, to share one executable between encodings; made here if None.
     dims: the model's sizes, where constants made here need more than q tells.
@@ -106,9 +106,12 @@ def attend(
 
 
 def _chosen(q, k, v, encoding: Encoding, q_pos, k_pos, where) -> Plan:
-  """The whole score matrix where it is small; a library's kernel where there is a fast one; else tiles."""
+  """The whole score matrix where it is small and was measured to be fastest; a library's kernel where there is one; else tiles."""
   t, u = q.shape[2], k.shape[2]
-  if t * u <= 64 * 64 or t == 1:
+  times = measured.milliseconds(jax.default_backend(), measured.hook_of(encoding, encoding.form), t, u)
+  fastest = min(times, key=lambda plan: times[plan]) if times else None
+  small = t * u <= measured.LARGEST_DENSE and fastest == "dense" if times else t * u <= 64 * 64
+  if small or t == 1:
     return "dense"
   narrow = {x.dtype for x in (q, k, v)} in ({jnp.dtype("bfloat16")}, {jnp.dtype("float16")})
   if jax.default_backend() == "gpu" and narrow and not fused.serves(encoding, q_pos, k_pos, **where):

@@ -32,7 +32,7 @@ def attention(encoding: Encoding, p, q, k, v, where, features, how, size: int | 
   if encoding.mixes_heads:
     size = size or min(128, max(8, _ROWS_TIMES_KEYS // u))
     given = by_row if features is None else by_row | {"features": features}
-    return each(lambda args: _all_heads(encoding, p, size, how, *args[:3], {**common, **args[3]}), (q, k, v, given))
+    return each(lambda args: _all_heads(encoding, p, size, how, args[0], args[1], args[2], {**common, **args[3]}), (q, k, v, given))
   mine, shared = encoding.heads(p)
   sides = {} if features is None else {side: encoding.heads(tree) for side, tree in features.items()}
   features_of_all = {side: shared for side, (_, shared) in sides.items()}

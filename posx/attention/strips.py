@@ -85,7 +85,8 @@ def _given(spec: Spec, queries, k, v, tables) -> Parts:
 
 def _forward(spec: Spec, q, k, v, tables):
   def one(mine: Parts) -> Parts:
-    return Parts(queries=_head_forward(spec, mine.queries, *mine.keys, mine.heads if spec.biased else mine.shared))
+    k, v = mine.keys
+    return Parts(queries=_head_forward(spec, mine.queries, k, v, mine.heads if spec.biased else mine.shared))
 
   (b, _, h, _), g = q.shape, k.shape[2]
   out, lse = each(spec.cpu, (b, h, g), one, _given(spec, (q,), k, v, tables)).queries
@@ -96,7 +97,8 @@ def _backward(spec: Spec, saved, d_out):
   q, k, v, tables, out, lse = saved
 
   def one(mine: Parts) -> Parts:
-    d_q, d_k, d_v, d_table = _head_backward(spec, mine.queries, *mine.keys, mine.heads if spec.biased else mine.shared)
+    k, v = mine.keys
+    d_q, d_k, d_v, d_table = _head_backward(spec, mine.queries, k, v, mine.heads if spec.biased else mine.shared)
     return Parts(queries=d_q, keys=(d_k, d_v), heads=d_table if spec.biased else ())
 
   (b, _, h, _), g = q.shape, k.shape[2]

@@ -93,7 +93,8 @@ def head_of(spec: Spec, parts: Parts) -> Head:
   grown = lambda tree, n: jax.tree.map(lambda x: pad(x, n), tree)
   features = {side: grown((own[side], common[side]), full[side[0]]) for side in ("query", "key")}
   p = {"mine": parts.heads, "shared": parts.shared["p"]}
-  return Head(grown(queries, full["q"]), *grown((parts.keys["k"], parts.keys["v"]), full["k"]), p, features, padded, bounds)
+  keys = grown(parts.keys, full["k"])
+  return Head(grown(queries, full["q"]), keys["k"], keys["v"], p, features, padded, bounds)
 
 
 def cut(x, index, size):

@@ -6,7 +6,8 @@ differentiated. Tiles in which no key is visible are never computed.
 
 Three plans, chosen by the form that the encoding claims for its score hook:
 
-    strips   short sequences of consecutive positions, bias of distance alone: rows of a static triangle, unrolled
+    strips   short sequences of consecutive positions, bias of distance alone: rows of a static triangle, unrolled;
+             taken where it was measured to be faster than tiles (`measured`)
     tiles    online softmax over key tiles, any positions; a bias of distance alone is a Toeplitz tile made once
     rows     hooks that need whole rows of scores, or all heads: one strip of queries against all keys at a time
 
@@ -15,15 +16,22 @@ Heads and batch rows are an outer loop on CPU, where a tile should stay in cache
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-from posx.attention import rows, strips, tiles
+from posx.attention import measured, rows, strips, tiles
 from posx.attention.pieces import round_up
 from posx.attention.tile import Spec
 from posx.attention.visibility import Sight, start_of_run
 from posx.encodings.base import Encoding
+
+
+def fits_strips(queries: int, keys: int) -> bool:
+  """Whether strips may be taken: they are unrolled, so programs grow with them, and hold rows of all keys."""
+  return queries <= 1024 and keys <= 2048
 
 
 def attention(
@@ -45,9 +53,10 @@ def attention(
   )
   narrow = None if isinstance(window, Sight) else window
   distant = form in ("none", "distance") and not isinstance(window, Sight)  # mask and bias are of distances alone
-  short = consecutive and distant and q_segments is None and t <= 1024 and u <= 2048 and not encoding.mixes_heads
+  short = consecutive and distant and q_segments is None and fits_strips(t, u) and not encoding.mixes_heads
+  times = measured.milliseconds(jax.default_backend(), measured.hook_of(encoding, form), t, u)
 
-  if short and block is None:
+  if short and block is None and (not times or times.get("strips", math.inf) <= measured.TIE * times.get("tiles", math.inf)):
     by_token = (jnp.moveaxis(x, 1, 2) for x in (q, k, v))
     out = strips.attention(encoding, p, *by_token, scale=scale, causal=causal, window=narrow, offset=offset, cpu=cpu)
     return jnp.moveaxis(out, 2, 1).astype(dtype)
@@ -63,5 +72,6 @@ def attention(
   inside = u % size[1] == 0 or (causal and offset + t <= u)  # no query comes after the padding of the last tile
   covered = tabled and inside and q_segments is None and not isinstance(window, Sight)
   spec = Spec(encoding, size, scale, causal, window, offset, u, q_segments is not None, tabled, covered, cpu)
-  out = tiles.attention(spec, p, *(jnp.moveaxis(x, 2, 1) for x in (q, k, v)), where, features)
+  q, k, v = (jnp.moveaxis(x, 1, 2) for x in (q, k, v))
+  out: Any = tiles.attention(spec, p, q, k, v, where, features)
   return jnp.moveaxis(out, 2, 1).astype(dtype)

@@ -100,7 +100,7 @@ def _head_forward(spec: Spec, head: Head):
       logits = products(spec, left, keys)
       if band is not None:
         logits = logits + toeplitz.tile(band, b - a + rows - 1, n)
-      given = None if spec.tabled else spec.join(head.p, query_features, cut(head.features["key"], b, m))
+      given = {} if spec.tabled else spec.join(head.p, query_features, cut(head.features["key"], b, m))
       if spec.hooked:
         logits = spec.encoding.on_scores(given, logits, mine, keys, mine_pos, keys_pos)
       if not whole:
