@@ -28,4 +28,5 @@ def get_config(pair: str = "rope+yarn") -> configs.ConfigDict:
   config.train.learning_rate = 1e-3
   config.train.final_learning_rate = 1e-4
   config.train.warmup_steps = 20
+  config.train.init_from = "?"  # without --init_from it is refused; "" trains from scratch
   return config

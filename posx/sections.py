@@ -52,7 +52,7 @@ class Train:
   """The optimiser and its schedule. A batch is what one update sees; `accumulate` cuts it into slices to save memory."""
 
   length: int = 512
-  init_from: str = ""  # the run folder whose parameters come first; --init_from sets it
+  init_from: str = ""  # the run folder whose parameters come first; --init_from sets it. '?': it has to be given
   original_length: int = 0  # where those were first trained; set by init_from. 0: length
   batch_size: int = 8
   steps: int = 250

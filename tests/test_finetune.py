@@ -156,6 +156,15 @@ def test_shipped_configuration(pair, length, extension):
   assert (config.encoding.name, config.extension.name, config.train.length) == (pair.partition("+")[0], extension, length)
 
 
+def test_shipped_configuration_is_no_training_from_scratch(tmp_path, origins):
+  config = configs.load(ROOT / "configs/finetune.py:nope")
+  with pytest.raises(UserError, match="this configuration fine-tunes; give --init_from=RUN"):
+    finetune.resolve(config, tmp_path / "run")
+  assert not (tmp_path / "run").exists()
+  origin = str(origins())
+  assert finetune.resolve(config, tmp_path / "run", origin).train.init_from == origin
+
+
 def test_layers_that_differ_start_from_layers_that_are_alike(tmp_path, origins):
   """RoPE in both layers, then a window in the first: the weights are those of the run, stacked by period; and back again."""
   config = tiny()

@@ -34,11 +34,13 @@ def resolve(config: ConfigDict, workdir: str | Path, init_from: str = "") -> Con
     init_from: in place of `train.init_from`.
 
   Raises:
-    UserError: if the other folder is no run, or the configuration does not work with what was taken over.
+    UserError: if the other folder is no run, or none is given where one has to be, or the configuration does not work with what was taken over.
   """
   begun = read_json(Path(workdir) / "origin.json") or {}
-  source = init_from or config.train.init_from or begun.get("init_from", "")
+  source = next((x for x in (init_from, config.train.init_from, begun.get("init_from", "")) if x not in ("", "?")), "")
   if not source:
+    if config.train.init_from == "?":
+      raise UserError("this configuration fine-tunes; give --init_from=RUN, the folder of the run to start from")
     if config.train.original_length:
       raise UserError(f"config.train.original_length={config.train.original_length} is for runs with --init_from, which sets it")
     return config
