@@ -34,7 +34,10 @@ def inputs(args, length: int):
 
 
 def posx_runs(args, length: int, encoding: str, plan: str = "tiled", devices: int = 1) -> tuple:
-  """(forward, forward + backward), compiled, and the memory of each beyond inputs and outputs, in bytes."""
+  """(forward, forward + backward), compiled, and the memory of each beyond inputs and outputs, in bytes.
+
+  With several devices each has its share of the heads, and inputs lie there already, as they do in a model.
+  """
   import jax
   import numpy as np
 
@@ -45,13 +48,16 @@ def posx_runs(args, length: int, encoding: str, plan: str = "tiled", devices: in
   params = made.init(jax.random.key(1), posx.Dims(args.heads, args.head_dim, args.heads * args.head_dim, length))
   positions = np.arange(length, dtype=np.int32)
 
+  mesh = jax.make_mesh((devices,), ("heads",), axis_types=(jax.sharding.AxisType.Auto,))
+  share = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, None, "heads"))
+  q, k, v, g = (jax.device_put(x, share) if devices > 1 else x for x in (q, k, v, g))
+
   def forward(q, k, v, params):
     where = {"q_positions": positions, "k_positions": positions}
     if devices == 1:
       return posx.attend(q, k, v, encoding=made, params=params, plan=plan, **where)
     from posx.attention.sharded import attend_sharded
 
-    mesh = jax.make_mesh((devices,), ("heads",), axis_types=(jax.sharding.AxisType.Auto,))
     return attend_sharded(q, k, v, mesh=mesh, axis="heads", encoding=made, params=params, plan=plan, **where)
 
   def both(q, k, v, params, g):
