@@ -1,4 +1,4 @@
-"""Attention with position: posx beside its peers on the same cores in the same minutes; medians and ratios.
+"""Attention with position: posx beside its peers on the same cores in the same minutes; medians of ratios.
 
     python -m benchmarks.attention [--length=4096] [--repeats=7] [--json=FILE] [--no_peers]
 
@@ -11,11 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import sys
 from typing import Literal
 
 from benchmarks import common
-from benchmarks.common import pin, take_turns
+from benchmarks.common import pin, ratio, turns
 
 
 def parse() -> argparse.Namespace:
@@ -128,32 +129,46 @@ def flex_run(args, length: int):
 
 
 def compare(args) -> dict:
-  """Everything that one core measures at one length."""
+  """What one core measures at one length without any array of scores."""
   pin(1)
-  contestants, memory = {"matmul": common.matmul()}, {}
-  for encoding in ("nope", "rope", "alibi", "kerple", "t5", "shaw"):
-    forward, both, memory[encoding] = posx_runs(args, args.length, encoding)
+  contestants = {"matmul": common.matmul()}
+  for encoding in ("nope", "rope", "kerple", "t5", "alibi"):
+    forward, both, _ = posx_runs(args, args.length, encoding)
     contestants |= {f"posx {encoding} forward": forward, f"posx {encoding} both": both}
-  forward, both, memory["dense"] = posx_runs(args, args.length, "alibi", plan="dense")
-  contestants |= {"bias array alibi forward": forward, "bias array alibi both": both}
   if not args.no_peers:
-    for name, bias in (("nothing", "none"), ("ready", "ready"), ("made", "made")):
-      forward, both = torch_runs(args, args.length, bias)
-      contestants |= {f"torch {name} forward": forward, f"torch {name} both": both}
+    forward, both = torch_runs(args, args.length, "none")
+    contestants |= {"torch forward": forward, "torch both": both}
     try:
       contestants["flex alibi forward"] = flex_run(args, args.length)
       contestants["flex alibi forward"]()
     except Exception as error:
       del contestants["flex alibi forward"]
       print(f"FlexAttention does not run here: {type(error).__name__}", file=sys.stderr)
-  return {"seconds": take_turns(contestants, args.repeats), "memory": memory}
+  return turns(contestants, 2 * args.repeats)
+
+
+def arrays(args) -> dict:
+  """ALiBi beside those who need an array for it, and what looks up a number for every score; slow ones, so fewer turns."""
+  pin(1)
+  contestants = {}
+  for name, encoding, plan in (
+    ("posx alibi", "alibi", "tiled"),
+    ("posx nope", "nope", "tiled"),
+    ("posx shaw", "shaw", "tiled"),
+    ("jax", "alibi", "dense"),
+  ):
+    forward, both, _ = posx_runs(args, args.length, encoding, plan=plan)
+    contestants |= {f"{name} forward": forward, f"{name} both": both}
+  for bias in () if args.no_peers else ("ready", "made"):
+    forward, both = torch_runs(args, args.length, bias)
+    contestants |= {f"torch {bias} forward": forward, f"torch {bias} both": both}
+  return turns(contestants, args.repeats)
 
 
 def doubling(args) -> dict:
-  """Time at 32,768 tokens over time at 16,384."""
+  """Seconds at 32,768 tokens and at 16,384."""
   pin(1)
-  runs = {str(n): posx_runs(args, n, "alibi")[0] for n in (16384, 32768)}
-  return take_turns(runs, max(3, args.repeats // 2))
+  return turns({str(n): posx_runs(args, n, "alibi")[0] for n in (16384, 32768)}, max(3, args.repeats // 2))
 
 
 def memory(args) -> dict:
@@ -173,36 +188,36 @@ def two_devices(args) -> None:
   common.serve(posx_runs(args, args.length, "alibi", devices=2)[1])
 
 
-PARTS = {"compare": compare, "doubling": doubling, "memory": memory}
+PARTS = {"compare": compare, "arrays": arrays, "doubling": doubling, "memory": memory}
 SERVERS = {"one_core": one_core, "two_devices": two_devices}
 
 
 def table(args, found: dict) -> list[tuple[str, str]]:
-  seconds, memory = found["compare"]["seconds"], found["memory"]
+  seconds, slow, memory = found["compare"], found["arrays"], found["memory"]
   flops = 2 * args.heads * args.head_dim * args.length**2  # 4 T^2 / 2 c a head, the causal half
-  rate = common.MATMUL_FLOPS / seconds["matmul"]
-  share = lambda name, times: f"{times * flops / seconds[name] / rate:.2f}"
+  share = lambda name, times: f"{times * flops / common.MATMUL_FLOPS * ratio(seconds, 'matmul', name):.2f}"
+  against = lambda of, theirs, ours: f"{ratio(of, theirs, ours):.2f} x the speed" if theirs in of else "not measured"
   rows = [
-    ("matrix product of 1,536", f"{rate / 1e9:.0f} GF/s"),
+    ("matrix product of 1,536", f"{common.MATMUL_FLOPS / statistics.median(seconds['matmul']) / 1e9:.0f} GF/s"),
     ("ALiBi forward, share of the product's rate", share("posx alibi forward", 1)),
     ("ALiBi forward + backward, share", share("posx alibi both", 3.5)),
   ]
-  ratio = lambda theirs, ours: f"{seconds[theirs] / seconds[ours]:.2f} x the speed" if theirs in seconds else "not measured"
-  for name, theirs in (
-    ("PyTorch SDPA without any bias", "torch nothing"),
-    ("PyTorch SDPA with the ALiBi array at hand", "torch ready"),
-    ("PyTorch SDPA that makes the ALiBi array", "torch made"),
-    ("a bias array in JAX", "bias array alibi"),
+  for name, of, theirs in (
+    ("PyTorch SDPA without any bias", seconds, "torch"),
+    ("PyTorch SDPA with the ALiBi array at hand", slow, "torch ready"),
+    ("PyTorch SDPA that makes the ALiBi array", slow, "torch made"),
+    ("a bias array in JAX", slow, "jax"),
   ):
     for what in ("forward", "both"):
-      rows.append((f"ALiBi against {name}, {what}", ratio(f"{theirs} {what}", f"posx alibi {what}")))
-  rows.append(("ALiBi against FlexAttention, forward", ratio("flex alibi forward", "posx alibi forward")))
+      rows.append((f"ALiBi against {name}, {what}", against(of, f"{theirs} {what}", f"posx alibi {what}")))
+  rows.append(("ALiBi against FlexAttention, forward", against(seconds, "flex alibi forward", "posx alibi forward")))
   for name in ("rope", "alibi", "kerple", "t5", "shaw"):
-    rows.append((f"{name} against no encoding, both", f"{seconds[f'posx {name} both'] / seconds['posx nope both']:.2f} x"))
+    of = slow if name == "shaw" else seconds
+    rows.append((f"{name} against no encoding, both", f"{ratio(of, f'posx {name} both', 'posx nope both'):.2f} x"))
   rows += [
     ("extra memory at 8,192 tokens, forward / both", f"{memory['forward'] / 1e6:.0f} / {memory['both'] / 1e6:.0f} MB"),
-    ("32,768 against 16,384 tokens, forward", f"{found['doubling']['32768'] / found['doubling']['16384']:.2f} x"),
-    ("two devices against one core, both", f"{found['cores']['one_core'] / found['cores']['two_devices']:.2f} x the speed"),
+    ("32,768 against 16,384 tokens, forward", f"{ratio(found['doubling'], '32768', '16384'):.2f} x"),
+    ("two devices against one core, both", f"{ratio(found['cores'], 'one_core', 'two_devices'):.2f} x the speed"),
   ]
   return rows
 

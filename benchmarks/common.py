@@ -30,7 +30,20 @@ def pin(count: int) -> None:
 
 
 def take_turns(contestants: Mapping[str, Callable[[], Any]], repeats: int, together: int = 1) -> dict[str, float]:
-  """name -> median seconds; contestants take turns, so that a noisy machine is noisy for all of them.
+  """name -> median seconds of `turns`."""
+  return {name: statistics.median(seconds) for name, seconds in turns(contestants, repeats, together).items()}
+
+
+def ratio(seconds: Mapping[str, Sequence[float]], theirs: str, ours: str) -> float:
+  """How many times as long one takes as the other: the median over turns, whose contestants ran right after each other.
+
+  A machine that is faster for a minute is so for both.
+  """
+  return statistics.median(a / b for a, b in zip(seconds[theirs], seconds[ours], strict=True))
+
+
+def turns(contestants: Mapping[str, Callable[[], Any]], repeats: int, together: int = 1) -> dict[str, list[float]]:
+  """name -> seconds of every turn; contestants take turns, so that a noisy machine is noisy for all of them.
 
   With `together` of more than one a turn is so many calls after one that does not count: a training step follows another in
   use and finds its own data in the cache, not that of other contestants.
@@ -42,11 +55,13 @@ def take_turns(contestants: Mapping[str, Callable[[], Any]], repeats: int, toget
     for name, run in contestants.items():
       if together > 1:
         run()
+      times = []
       for _ in range(together):
         began = time.perf_counter()
         run()
-        seconds[name].append(time.perf_counter() - began)
-  return {name: statistics.median(times) for name, times in seconds.items()}
+        times.append(time.perf_counter() - began)
+      seconds[name].append(statistics.median(times))
+  return seconds
 
 
 def apart(module: str, part: str, options: Sequence[str]) -> Any:
@@ -68,8 +83,8 @@ def serve(run: Callable[[], Any]) -> None:
     print(time.perf_counter() - began, flush=True)
 
 
-def processes_in_turn(module: str, parts: Sequence[str], options: Sequence[str], repeats: int) -> dict[str, float]:
-  """part -> median seconds, for contestants that need processes of their own; they take turns all the same."""
+def processes_in_turn(module: str, parts: Sequence[str], options: Sequence[str], repeats: int) -> dict[str, list[float]]:
+  """part -> seconds of every turn, for contestants that need processes of their own; they take turns all the same."""
   from posx import runtime
 
   environment = {**os.environ, **runtime.cpu_environment()}
@@ -88,7 +103,7 @@ def processes_in_turn(module: str, parts: Sequence[str], options: Sequence[str],
         process.stdin.write("run\n")
         process.stdin.flush()
         seconds[part].append(float(process.stdout.readline()))
-  return {part: statistics.median(times) for part, times in seconds.items()}
+  return seconds
 
 
 def matmul() -> Callable[[], Any]:

@@ -53,7 +53,7 @@ def page(results: list[dict[str, Any]]) -> str:
     "# Performance",
     "",
     "Written by `python -m benchmarks.page`; do not edit. Every ratio compares contestants that took turns in one run on the same",
-    "cores; seconds are medians. The rate of a 1,536-wide matrix product in the same run is the yardstick.",
+    "cores; ratios and seconds are medians over turns. The rate of a 1,536-wide matrix product in the same run is the yardstick.",
   ]
   for each in results:
     about = ", ".join(f"{name} {value}" for name, value in each["machine"].items() if name != "processor")
