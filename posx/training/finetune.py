@@ -34,7 +34,7 @@ def resolve(config: ConfigDict, workdir: str | Path, init_from: str = "") -> Con
     init_from: in place of `train.init_from`.
 
   Raises:
-    UserError: if the other folder is no run or none is given where one must be, or the configuration does not work with what was taken over.
+    UserError: if the other folder is no run or none is given where one must be, or the configuration does not fit what was taken over.
   """
   begun = read_json(Path(workdir) / "origin.json") or {}
   source = next((x for x in (init_from, config.train.init_from, begun.get("init_from", "")) if x not in ("", "?")), "")
