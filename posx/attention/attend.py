@@ -77,7 +77,7 @@ def attend(
   dims = dims or Dims(h, c, h * c, 0)
   if constants is None:
     constants = encoding.constants(dims, lengths(encoding, q_positions, k_positions))
-  if t == 0 or k.shape[1] == 0:
+  if 0 in (b, t, k.shape[1], v.shape[3]):
     return jnp.zeros((b, t, h, v.shape[3]), v.dtype)
   p = encoding.prepare(params, jax.tree.map(jnp.asarray, constants))
   q_pos, k_pos, q_seg, k_seg = (_rows(x) for x in (q_positions, k_positions, q_segments, k_segments))

@@ -61,6 +61,12 @@ def test_no_queries_or_no_keys_is_an_empty_sum(plan):
   assert out.shape == (1, 4, 2, 5) and not out.any()
 
 
+@pytest.mark.parametrize("plan", ["auto", "dense", "tiled"])
+def test_no_rows_or_values_of_no_channels(plan):
+  assert call(q=(0, 4, 2, 8), k=(0, 4, 2, 8), v=(0, 4, 2, 5), encoding=encodings.make("kerple"), plan=plan).shape == (0, 4, 2, 5)
+  assert call(v=(1, 4, 2, 0), encoding=encodings.make("kerple"), plan=plan).shape == (1, 4, 2, 0)
+
+
 def test_length_dependent_encodings_want_to_know_the_length():
   dynamic = extensions.apply(extensions.make("dynamic_ntk", original_length=16), encodings.make("rope"))
   with pytest.raises(ValueError, match=r"pass constants=encoding\.constants"):
