@@ -56,7 +56,8 @@ def attend(
     q_segments: int32 document numbers; a query sees keys of its own document. None for one document.
     k_segments: as `q_segments`, for the keys.
     plan: 'dense' holds [h t u] scores; 'tiled' needs O(t) memory in both passes; 'fused' is `jax.nn.dot_product_attention`, for
-      encodings without a score hook or with a separable one; 'auto' takes the fastest that was measured (`posx.attention.measured`).
+      encodings without a score hook or with a separable one; 'auto' takes what was measured to be fastest
+      (`posx.attention.measured`), 'dense' for 64 queries at most.
     block: (query, key) tokens of a tile; None chooses.
     constants: `encoding.constants(...)` as arrays, to share one executable between encodings; made here if None.
     dims: the model's sizes, where constants made here need more than q tells.
@@ -108,9 +109,9 @@ def attend(
 def _chosen(q, k, v, encoding: Encoding, q_pos, k_pos, where) -> Plan:
   """The whole score matrix where it is small and was measured to be fastest; a library's kernel where there is one; else tiles."""
   t, u = q.shape[2], k.shape[2]
-  times = measured.milliseconds(jax.default_backend(), measured.hook_of(encoding, encoding.form), t, u)
+  times = measured.milliseconds(jax.default_backend(), measured.hook_of(encoding), t, u)
   fastest = min(times, key=lambda plan: times[plan]) if times else None
-  small = t * u <= measured.LARGEST_DENSE and fastest == "dense" if times else t * u <= 64 * 64
+  small = t <= measured.MOST_QUERIES and fastest == "dense" if times else t * u <= 64 * 64
   if small or t == 1:
     return "dense"
   narrow = {x.dtype for x in (q, k, v)} in ({jnp.dtype("bfloat16")}, {jnp.dtype("float16")})

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from posx.encodings.base import Encoding
 
 TABLE = pathlib.Path(__file__).with_name("measured.json")
-LARGEST_DENSE = 256 * 256
-"""Scores of a head above which the whole matrix is not considered, however fast: its memory grows with their number."""
+MOST_QUERIES = 64
+"""Beyond these the whole matrix of scores is not considered, however fast: it would hold more than the keys and values it is of."""
 
 TIE = 1.1
 """So much slower may strips be than tiles. Alone in the cache, as here, tiles of 512 tokens are 5 % faster; in a training step, where
@@ -37,7 +37,7 @@ def table() -> dict[str, dict]:
 
 @contextlib.contextmanager
 def only(plan: str) -> Iterator[None]:
-  """While it lasts, this plan is the fastest that was measured, for every size: to measure or test one of them."""
+  """While it lasts, this plan is the fastest that was measured, for every size that it may serve: to measure or test one of them."""
   token = _ONLY.set(plan)
   try:
     yield
@@ -45,9 +45,15 @@ def only(plan: str) -> Iterator[None]:
     _ONLY.reset(token)
 
 
-def hook_of(encoding: Encoding, form: str) -> str:
-  """How the table calls a score hook: by its form, or 'separable' for a bias that is a product of a number of either side."""
-  return "separable" if form == "distance" and encoding.uses("separable") else form
+def hook_of(encoding: Encoding) -> str:
+  """How the table calls what an encoding does to scores and values: 'none', 'distance', 'elementwise' or 'rows' by the form it claims.
+
+  What adds to the values needs every weight, so it is 'elementwise' at least; a bias that is a product of a number of the query
+  and one of the key is 'separable'.
+  """
+  if encoding.uses("on_values") and encoding.form != "rows":
+    return "elementwise"
+  return "separable" if encoding.form == "distance" and encoding.uses("separable") else encoding.form
 
 
 def milliseconds(backend: str, hook: str, queries: int, keys: int) -> Mapping[str, float]:

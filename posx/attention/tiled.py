@@ -43,32 +43,31 @@ def attention(
   dtype = v.dtype
   if cpu:
     q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
+  p, features = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x, (p, features))  # sums are float32
   q_start, k_start = start_of_run(q_pos), start_of_run(k_pos)
   consecutive = q_start is not None and k_start is not None
   offset = 0 if q_start is None or k_start is None else q_start - k_start
-  form = (
-    encoding.form
-    if not encoding.uses("on_values")
-    else max(encoding.form, "elementwise", key=("none", "distance", "elementwise", "rows").index)
-  )
+  hook = measured.hook_of(encoding)
   narrow = None if isinstance(window, Sight) else window
-  distant = form in ("none", "distance") and not isinstance(window, Sight)  # mask and bias are of distances alone
-  short = consecutive and distant and q_segments is None and fits_strips(t, u) and not encoding.mixes_heads
-  times = measured.milliseconds(jax.default_backend(), measured.hook_of(encoding, form), t, u)
+  distant = hook in ("none", "separable", "distance") and not isinstance(window, Sight)  # mask and bias are of distances alone
+  short = consecutive and distant and q_segments is None and fits_strips(t, u)
+  times = measured.milliseconds(jax.default_backend(), hook, t, u)
 
-  if short and block is None and (not times or times.get("strips", math.inf) <= measured.TIE * times.get("tiles", math.inf)):
+  fast = not times or ("strips" in times and times["strips"] <= measured.TIE * times.get("tiles", math.inf))
+
+  if short and block is None and fast:
     by_token = (jnp.moveaxis(x, 1, 2) for x in (q, k, v))
     out = strips.attention(encoding, p, *by_token, scale=scale, causal=causal, window=narrow, offset=offset, cpu=cpu)
     return jnp.moveaxis(out, 2, 1).astype(dtype)
 
   where = {"q_pos": q_pos, "k_pos": k_pos, "q_segments": q_segments, "k_segments": k_segments}
-  if form == "rows" or encoding.mixes_heads:
+  if hook == "rows":
     how = {"scale": scale, "causal": causal, "window": window}
     return rows.attention(encoding, p, q, k, v, where, features, how, block[0] if block else None, cpu).astype(dtype)
   size = block or (256, 256)
   size = min(size[0], round_up(t, 8)), min(size[1], round_up(u, 8))
   # A bias that is a product of a number of the query and one of the key is made faster than it is read.
-  tabled = consecutive and form == "distance" and size[0] == size[1] and not encoding.uses("separable")
+  tabled = consecutive and hook == "distance" and size[0] == size[1]
   inside = u % size[1] == 0 or (causal and offset + t <= u)  # no query comes after the padding of the last tile
   covered = tabled and inside and q_segments is None and not isinstance(window, Sight)
   spec = Spec(encoding, size, scale, causal, window, offset, u, q_segments is not None, tabled, covered, cpu)

@@ -33,12 +33,11 @@ def test_every_kind_of_hook_was_measured_with_its_command():
   assert {row["hook"] for row in ROWS} == set(OF_HOOK)
   for row in ROWS:
     assert all(ms > 0 for ms in row["milliseconds"].values()), row
-    assert "dense" not in row["milliseconds"] or row["queries"] * row["keys"] <= measured.LARGEST_DENSE
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['hook']}-{row['queries']}-{row['keys']}")
 def test_auto_takes_the_fastest_that_was_measured(row):
-  times = row["milliseconds"]
+  times = {plan: ms for plan, ms in row["milliseconds"].items() if plan != "dense" or row["queries"] <= measured.MOST_QUERIES}
   best = min(times, key=times.get)
   if best == "tiles" and times.get("strips", np.inf) <= measured.TIE * times["tiles"]:
     best = "strips"
@@ -76,5 +75,5 @@ def test_only_one_plan(plan):
 
 def test_large_score_matrices_are_never_held_however_fast():
   with measured.only("dense"):
-    assert taken("nope", 256, 256) == "dense"
-    assert taken("nope", 257, 256) != "dense"
+    assert taken("nope", 64, 2000) == "dense"
+    assert taken("nope", 65, 64) == "tiles"

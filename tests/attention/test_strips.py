@@ -63,3 +63,37 @@ def test_inside_a_checked_shard_map(block):
   mapped = jax.shard_map(plain, mesh=mesh, in_specs=spec, out_specs=spec)
   f = lambda f: jax.jit(jax.value_and_grad(lambda *x: (f(*x) * d).sum(), (0, 1, 2)))(q, k, v)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), f(mapped), f(plain))
+
+
+@pytest.mark.parametrize("block", [None, (8, 8)])
+def test_products_with_second_derivatives(block):
+  """Forward over reverse; the weights are made from bits, which have no derivative of their own."""
+  q = jax.random.normal(jax.random.key(0), (1, 20, 1, 8))
+  how = {"encoding": encodings.make("nope"), "params": {}, "q_positions": np.arange(20), "k_positions": np.arange(20)}
+
+  def product(plan, block=None):
+    f = lambda q: (posx.attend(q, q + 1, jnp.sin(q), plan=plan, block=block, **how) ** 2).sum()
+    return jax.jit(lambda q: jax.jvp(jax.grad(f), (q,), (jnp.ones_like(q),))[1])(q)
+
+  expected = product("dense")
+  assert jnp.abs(expected).max() > 0.1
+  np.testing.assert_allclose(product("tiled", block), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("block", [None, (8, 8)])
+@pytest.mark.parametrize("name", ["kerple", "shaw"])
+def test_where_numbers_are_64_bits_wide(name, block):
+  with jax.enable_x64(True):
+    encoding, dims = encodings.make(name), posx.Dims(2, 8, 16, 20)
+    wide = lambda tree: jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), tree)
+    params = wide(encoding.init(jax.random.key(0), dims))
+    q = wide(jax.random.normal(jax.random.key(1), (1, 20, 2, 8)))
+    where = {"q_positions": np.arange(20), "k_positions": np.arange(20), "encoding": encoding}
+
+    def gradients(plan, block=None):
+      f = lambda q, params: (posx.attend(q, q, q, params=params, plan=plan, block=block, **where) ** 2).sum()
+      return jax.jit(jax.grad(f, (0, 1)))(q, params)
+
+    found = gradients("tiled", block)
+    assert all(x.dtype == jnp.float64 for x in jax.tree.leaves(found))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, gradients("dense"))
