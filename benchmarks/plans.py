@@ -19,8 +19,6 @@ from benchmarks.common import pin, take_turns
 BATCH, HEADS, WIDTH = 2, 4, 32
 HOOKS = {"none": "nope", "separable": "alibi", "distance": "kerple", "elementwise": "shaw", "rows": "cope"}
 SIZES = ((16, 16), (32, 32), (64, 64), (128, 128), (256, 256), (512, 512), (1024, 1024), (16, 256), (16, 2048), (128, 1024), (128, 4096))
-LARGEST_DENSE = 256 * 256
-"""Scores of a head up to which the whole matrix is measured."""
 
 
 def contestant(name: str, plan: str, queries: int, keys: int) -> Callable[[], Any]:
@@ -54,9 +52,9 @@ def contestant(name: str, plan: str, queries: int, keys: int) -> Callable[[], An
 
 def plans(hook: str, queries: int, keys: int) -> list[str]:
   """What may serve these sizes."""
-  from posx.attention import tiled
+  from posx.attention import measured, tiled
 
-  some = ["dense"] if queries * keys <= LARGEST_DENSE else []
+  some = ["dense"] if queries <= measured.MOST_QUERIES else []
   if hook == "rows":
     return [*some, "rows"]
   short = hook in ("none", "separable", "distance") and tiled.fits_strips(queries, keys)

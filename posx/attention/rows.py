@@ -60,6 +60,7 @@ def attention(encoding: Encoding, p, q, k, v, where, features, how, size: int | 
 
 
 def _one_by_one(f, xs):
+  """Unlike `heads.each` a loop that JAX differentiates: it stacks what f gives, where sums in its carry would be kept for every turn."""
   n = jax.tree.leaves(xs)[0].shape[0]
   if n == 1:
     return f(jax.tree.map(lambda x: x[0], xs))[None]

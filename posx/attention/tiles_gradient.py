@@ -57,7 +57,7 @@ def head_backward(spec: Spec, head: Head, wanted: list[int]):
         logits, pull = jax.vjp(hook, moving, logits, mine, keys, query_features, key_features)
       if not whole:
         logits = masked(spec, logits, where, a, b)
-      w = jnp.exp(logits - mine_lse)  # the exponential of `numerics` is cheap enough for XLA to make it once more for d_s
+      w = jnp.exp(logits - mine_lse)  # that of `numerics` XLA would make twice, once more for d_s, and lose what it gains
       more_v = jnp.matmul(mine_d_t, w.astype(v.dtype), preferred_element_type=jnp.float32)
       d_w = jnp.matmul(mine_d, values_t, preferred_element_type=jnp.float32)
       if spec.encoding.uses("on_values"):

@@ -1,86 +1,20 @@
-"""`python -m experiments.evaluate` on a small trained run: its rows, its answers, its exit codes, what it leaves behind."""
+"""`python -m experiments.evaluate` on a small trained run: its rows, its answers, what it leaves behind."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from posx import cli, data, decoder
 from posx import config as configs
+from posx import data, decoder
 from posx.checkpoint import restore_params
 from posx.evaluation import losses as losses_module
 from posx.files import read_rows
 from posx.study import results
-
-ROOT = Path(__file__).parents[1]
-
-CONFIG = """
-from posx import config as configs
-
-def get_config(encoding="rope"):
-  config = configs.default(encoding)
-  config.model.update(num_layers=2, model_dim=16, num_heads=2, mlp_dim=32)
-  config.data.update(name="text", path=__file__.replace("c.py", "*.txt"))
-  config.train.update(length=32, batch_size=4, steps=6, warmup_steps=2, checkpoint_every=0, log_every=1)
-  config.eval.update(lengths=(32, 64, 128), last_k=16, documents=2, split="train", targets=32)
-  return config
-"""
-
-
-def evaluate(*arguments):
-  """The command in this process: its exit code, without the start of another interpreter."""
-  from experiments import evaluate as command
-
-  with pytest.raises(SystemExit) as ended:
-    cli.run(command.main, [str(a) for a in arguments])
-  return ended.value.code
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-  """A folder with prepared texts and two trained runs, 'rope' and 'learned'; and a cache folder of its own."""
-  from experiments import train
-
-  folder = tmp_path_factory.mktemp("home")
-  (folder / "c.py").write_text(CONFIG)
-  for name in ("one", "two", "three", "four"):
-    (folder / f"{name}.txt").write_text(" ".join(f"{name} {n * n}" for n in range(60)))
-  (folder / "other").mkdir()
-  for name in ("five", "six", "seven"):
-    (folder / "other" / f"{name}.txt").write_text(" ".join(f"{n} {name}" for n in range(90)))
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("POSX_CACHE", str(folder / "cache"))
-    config = configs.load(folder / "c.py")
-    data.prepare(config.data)
-    config.data.path = str(folder / "other" / "*.txt")
-    data.prepare(config.data)
-    for encoding in ("rope", "learned"):
-      with pytest.raises(SystemExit) as ended:
-        cli.run(train.main, [f"--config={folder}/c.py:{encoding}", f"--workdir={folder}/{encoding}"])
-      assert not ended.value.code
-    yield folder
-
-
-@pytest.fixture
-def run(home, tmp_path):
-  """run(encoding) -> a copy of the trained run without any evaluation."""
-
-  def copy(encoding="rope"):
-    return Path(shutil.copytree(home / encoding, tmp_path / encoding))
-
-  return copy
-
-
-def content(folder):
-  return {str(p.relative_to(folder)): p.stat().st_mtime_ns for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 def forward(workdir, changes=(), window=None):
@@ -103,7 +37,7 @@ def forward(workdir, changes=(), window=None):
 # What it writes.
 
 
-def test_rows(run, capsys):
+def test_rows(run, capsys, evaluate):
   workdir = run()
   assert evaluate(f"--workdir={workdir}", "--stride=16") == 0
   said = capsys.readouterr().out
@@ -143,7 +77,7 @@ def _leaves(tree):
   return [leaf for x in tree.values() for leaf in _leaves(x)] if isinstance(tree, dict) else [tree]
 
 
-def test_numbers_are_those_of_the_model_applied_by_hand(run):
+def test_numbers_are_those_of_the_model_applied_by_hand(run, evaluate):
   """Each protocol and control recomputed from the checkpoint, one window at a time."""
   workdir = run()
   assert evaluate(f"--workdir={workdir}", "--stride=16") == 0
@@ -181,7 +115,7 @@ def test_numbers_are_those_of_the_model_applied_by_hand(run):
   assert bucket["stderr"] == pytest.approx(np.std(apply(tokens)[:, 64:].mean(1), ddof=1) / math.sqrt(2), abs=1e-5)
 
 
-def test_settings_of_the_run_are_cut_to_what_shorter_windows_hold(run, capsys):
+def test_settings_of_the_run_are_cut_to_what_shorter_windows_hold(run, capsys, evaluate):
   """The run's own 32 targets and 16 last tokens, where windows have 8 and 16; what is asked for by name is not cut."""
   workdir = run()
   assert evaluate(f"--workdir={workdir}", "--lengths=8,16", "--controls=none") == 0
@@ -194,7 +128,7 @@ def test_settings_of_the_run_are_cut_to_what_shorter_windows_hold(run, capsys):
   assert "eval.targets=32 exceeds the longest window of 16 tokens" in capsys.readouterr().err
 
 
-def test_what_is_there_is_not_computed_again(run, capsys, monkeypatch):
+def test_what_is_there_is_not_computed_again(run, capsys, monkeypatch, evaluate, content):
   workdir = run()
   assert evaluate(f"--workdir={workdir}") == 0
   kept = content(workdir / "losses")
@@ -213,7 +147,7 @@ def test_what_is_there_is_not_computed_again(run, capsys, monkeypatch):
   assert strip(workdir / "again.jsonl") == strip(workdir / results.FILE)
 
 
-def test_losses_of_other_weights_are_not_taken(run, monkeypatch):
+def test_losses_of_other_weights_are_not_taken(run, monkeypatch, evaluate):
   """A run folder that was trained again, to the same step: the losses kept there are of other weights."""
   from posx.evaluation import run as module
 
@@ -232,7 +166,7 @@ def test_losses_of_other_weights_are_not_taken(run, monkeypatch):
   assert len(rows) == 2 and abs(rows[0]["loss"] - rows[1]["loss"]) > 1e-3
 
 
-def test_killed_in_between_it_leaves_whole_files_only(run, monkeypatch):
+def test_killed_in_between_it_leaves_whole_files_only(run, monkeypatch, evaluate):
   workdir = run()
   real, done = np.savez, []
 
@@ -255,7 +189,7 @@ def test_killed_in_between_it_leaves_whole_files_only(run, monkeypatch):
   assert all(r["loss"] for r in read_rows(workdir / results.FILE))
 
 
-def test_positions_drawn_at_test_time(run, capsys):
+def test_positions_drawn_at_test_time(run, capsys, evaluate):
   """As the run was trained, or consecutive if asked for; a length beyond the range is refused, or noted."""
   workdir = run()
   config = json.loads((workdir / "config.json").read_text())
@@ -276,7 +210,7 @@ def test_positions_drawn_at_test_time(run, capsys):
 # Extensions and other texts.
 
 
-def test_extensions(run):
+def test_extensions(run, evaluate):
   workdir = run()
   assert evaluate(f"--workdir={workdir}", "--lengths=32,128") == 0
   assert evaluate(f"--workdir={workdir}", "--lengths=32,128", "--extension=yarn", "--extension.factor=4") == 0
@@ -295,7 +229,7 @@ def test_extensions(run):
   assert {r["control"] for r in read_rows(workdir / results.FILE) if r["extension"]} == {""}
 
 
-def test_a_learned_table_beyond_its_rows(run, capsys):
+def test_a_learned_table_beyond_its_rows(run, capsys, evaluate, content):
   workdir = run("learned")
   before = content(workdir)
   assert evaluate(f"--workdir={workdir}", "--lengths=32,64") == 2
@@ -322,7 +256,7 @@ def test_a_learned_table_beyond_its_rows(run, capsys):
   assert squeezed[2]["loss"] != cut[2]["loss"] and cut[2]["factor"] is None and squeezed[2]["factor"] == 2.0
 
 
-def test_another_text(run, home, capsys):
+def test_another_text(run, home, capsys, evaluate):
   workdir = run()
   assert evaluate(f"--workdir={workdir}", f"--data={home}/other/*.txt", "--lengths=64", "--documents=1", "--controls=none") == 0
   (row,) = results.select(read_rows(workdir / results.FILE), protocol="nonoverlapping")
@@ -333,85 +267,3 @@ def test_another_text(run, home, capsys):
   capsys.readouterr()
   assert evaluate(f"--workdir={workdir}", "--data=sotu", "--lengths=64") == 2
   assert "data set 'sotu' is not prepared" in capsys.readouterr().err  # and not a complaint about the path of the run's own text
-
-
-# Refusals.
-
-
-@pytest.mark.parametrize(
-  ("arguments", "message"),
-  [
-    (("--extension=yran",), "unknown extension 'yran'; did you mean 'yarn'?"),
-    (
-      ("--extension=yarn", "--extension.fcator=4"),
-      "unknown config field of extension 'yarn' 'extension.fcator'; did you mean 'extension.factor'?",
-    ),
-    (("--extension=yarn", "--extension.factor=0.5"), "yarn needs a factor above 1"),
-    (("--extension.factor=4",), "extension"),
-    (("--extension=truncate",), "truncate extends a learned table of positions, got RoPE"),
-    (("--lengths=32,99999",), "has 0 documents of at least 100000 tokens"),
-    (("--documents=40",), "and 40 are asked for"),
-    (("--lengths=64,x",), "config.eval.lengths"),
-    (("--lengths=0,32",), "must be different positive numbers of tokens"),
-    (("--last_k=64",), "config.eval.last_k=64 exceeds the shortest window of 32 tokens"),
-    (("--stride=64",), "config.eval.stride=64 exceeds the window of 32 tokens"),
-    (("--targets=1000",), "eval.targets=1000 exceeds the longest window of 128 tokens"),
-    (("--controls=windw",), "unknown config.eval.controls 'windw'; did you mean 'window'?"),
-    (("--split=dev",), "has no split 'dev'; it has"),
-    (("--data=nowhere/*.txt",), "nowhere/*.txt"),
-    (("--step=5",), "has no checkpoint of step 5; it has 6"),
-    (("--output=/tmp",), "/tmp is a folder; --output names the file that rows are added to"),
-    (("--beyond=ignore",), "invalid choice: 'ignore'"),
-    (("--length=64",), "unrecognized arguments: --length=64"),
-  ],
-)
-def test_bad_usage_is_one_line_exit_code_2_and_nothing_is_written(run, arguments, message, capsys):
-  workdir = run()
-  before = content(workdir)
-  assert evaluate(f"--workdir={workdir}", *arguments) == 2
-  error = capsys.readouterr().err
-  assert message in error and error.startswith("error: ") and error.count("\n") == 1
-  assert content(workdir) == before and not (workdir / "losses").exists()
-
-
-def test_another_text_would_get_other_pieces(run, home, capsys):
-  """A trained tokenizer belongs to its text: the same token numbers would stand for other pieces."""
-  workdir = run()
-  config = json.loads((workdir / "config.json").read_text())
-  config["data"].update(tokenizer="sentencepiece", vocab_size=300)
-  (workdir / "config.json").write_text(json.dumps(config))
-  assert evaluate(f"--workdir={workdir}", f"--data={home}/other/*.txt") == 2
-  assert "another text would get pieces of its own" in capsys.readouterr().err
-
-
-def test_folders_that_are_no_finished_run(home, tmp_path, capsys):
-  assert evaluate(f"--workdir={tmp_path}/nowhere") == 2
-  assert "nowhere" in (error := capsys.readouterr().err) and error.count("\n") == 1
-  assert not (tmp_path / "nowhere").exists()
-  shutil.copytree(home / "rope", tmp_path / "started", ignore=shutil.ignore_patterns("checkpoints"))
-  assert evaluate(f"--workdir={tmp_path}/started") == 2
-  assert "has no checkpoint yet" in (error := capsys.readouterr().err) and error.count("\n") == 1
-  assert evaluate("--lengths=32") == 2
-  assert "the following arguments are required: --workdir" in capsys.readouterr().err
-
-
-def test_a_damaged_checkpoint_is_exit_code_3(run, capsys):
-  workdir = run()
-  for path in (workdir / "checkpoints").rglob("*"):
-    if path.is_file() and path.stat().st_size > 1000:
-      path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-  assert evaluate(f"--workdir={workdir}") == 3
-  assert "cannot be read" in (error := capsys.readouterr().err) and error.count("\n") == 1
-
-
-def test_the_command_as_a_process(home):
-  """Help answers without JAX; a failure is one line on standard error."""
-  code = "import sys\nfrom experiments import evaluate\ntry: evaluate.main(['--help'])\n"
-  code += "except SystemExit: print(sorted({'jax', 'flax'} & set(sys.modules)))"
-  done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-  assert done.stdout.endswith("[]\n"), done.stderr
-  env = {**os.environ, "POSX_CACHE": str(home / "cache"), "JAX_PLATFORMS": "cpu"}
-  command = [sys.executable, "-m", "experiments.evaluate", f"--workdir={home}/learned", "--lengths=64"]
-  done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
-  assert done.returncode == 2 and done.stdout == ""
-  assert done.stderr.startswith("error: a learned table of 32 rows") and done.stderr.count("\n") == 1
