@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -89,7 +88,7 @@ def window_losses(
   places = [(d, s) for d in range(len(tokens)) for s in windows.starts]
   mesh = mesh_of(model, len(places), windows.length)
   whole = None if mesh is None else NamedSharding(mesh, P())
-  constants = jax.device_put(jax.tree.map(jnp.asarray, model.constants(length)), whole)
+  constants = jax.device_put(model.constants(length), whole)
   params = jax.device_put(params, whole)
   pieces = mesh is not None and "context" in mesh.axis_names
   program = dataclasses.replace(model, encoding=model.encoding.program(), context="context" if pieces else model.context)
