@@ -17,11 +17,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from posx.attention import attend, query_key, token_features
+from posx.attention import attend, query_key, sharded, token_features
 from posx.attention import cache as caches
 from posx.attention.attend import Plan
 from posx.attention.cache import Cache
-from posx.attention.sharded import gather_keys
 from posx.attention.visibility import concrete
 from posx.encodings.base import Dims, Encoding
 from posx.encodings.layers import PerLayer, of_period
@@ -52,7 +51,7 @@ class Block(nn.Module):
     params = _encoding_params(self, m.encoding.split()[1], m.dims) if shared is None else shared
     norm = lambda name: nn.RMSNorm(dtype=m.dtype, name=name)
     seen, memory = self.attention(norm("attention_norm")(x), memory, params, constants, positions, segments, shape, recall, scored)
-    x = _last(x, shape, scored) + seen
+    x = _last(x, shape, scored, m.context) + seen
     return x + self.mlp(norm("mlp_norm")(x)), memory
 
   def attention(self, x, memory, params, constants, positions, segments, shape, recall, scored):
@@ -76,7 +75,9 @@ class Block(nn.Module):
       memory = dict(zip(("keys", "values", "features"), kept, strict=True), sums=sums)
       k_positions, k_segments = cache.positions, cache.segments
     if m.context:
-      k, v, k_positions, k_segments, k_features = gather_keys(m.context, k, v, positions, segments, features)
+      q, k, v = sharded.by_heads(m.context, (q, k, v))
+      own = lambda tree: sharded.own_heads(m.context, encoding, tree)
+      rest |= {"params": own(params), "constants": own(constants)}
     if scored:
       q, features = jax.tree.map(lambda x: x[:, -scored:], (q, features))
       positions, segments = jax.tree.map(lambda x: x[..., -scored:], (positions, segments))
@@ -85,6 +86,7 @@ class Block(nn.Module):
       q_features=features or None, k_features=k_features or None,
       dims=m.dims, window=m.window, plan=m.plan, block=m.block, turned=turned, **rest,
     )  # fmt: skip
+    out = sharded.by_tokens(m.context, out) if m.context else out
     return self.project("out", out.reshape(-1, h * c), m.model_dim, deep=True), memory
 
   def mlp(self, x):
@@ -138,7 +140,7 @@ class Decoder(nn.Module):
     window: a query sees the last `window` tokens, itself included; None for all.
     dtype: of the computation; parameters, scores and losses are float32.
     plan, block: see `posx.attend`.
-    context: inside `jax.shard_map`, the mesh axis over which the tokens of a sequence are cut; positions must be given. '' for none.
+    context: inside `jax.shard_map`, the mesh axis over which tokens, and whatever is given by token, are cut; '' for none.
     reach: positions in play where they are not known while tracing; 0 for as many as tokens.
   """
 
@@ -225,27 +227,38 @@ class Decoder(nn.Module):
     check_tokens("tokens", tokens, self.vocab_size)
     if targets is not None:
       check_tokens("targets", targets, self.vocab_size)
-    if not 0 <= scored <= t or (scored and (targets is None or cache is not None)):
-      raise ValueError(f"scored={scored} counts the last tokens whose losses are asked for: 1 to {t}, with targets and without a cache")
-    positions = np.arange(t, dtype=np.int32) if positions is None else positions
+    pieces = lax.axis_size(self.context) if self.context else 1
+    if not 0 <= scored <= t * pieces or (scored and (targets is None or cache is not None)) or scored % pieces:
+      raise ValueError(
+        f"scored={scored} counts the last tokens whose losses are asked for: 1 to {t * pieces}, shared evenly by {pieces} devices, "
+        "with targets and without a cache"
+      )
+    if self.context:
+      here, positions, segments = sharded.whole(self.context, t, positions, segments)
+    else:
+      here = positions = np.arange(t, dtype=np.int32) if positions is None else positions
     if not isinstance(positions, jax.core.Tracer) or constants is None:
       if isinstance(positions, jax.core.Tracer) and self.encoding.length_dependent and not self.reach:
         raise ValueError(
           f"{self.encoding} depends on the length in play, which traced positions do not tell; "
           "pass constants=model.constants(length), or positions as NumPy values"
         )
-      length = max(t, self.reach) if isinstance(positions, jax.core.Tracer) else int(np.max(np.asarray(positions), initial=0)) + 1
+      length = (
+        max(positions.shape[-1], self.reach)
+        if isinstance(positions, jax.core.Tracer)
+        else int(np.max(np.asarray(positions), initial=0)) + 1
+      )
       self.encoding.check(self.dims, length)
     constants = jax.tree.map(jnp.asarray, self.constants(length) if constants is None else constants)
 
     embedding = self.param("embedding", _normal(self.model_dim**-0.5), (self.vocab_size, self.model_dim), jnp.float32)
     x = (jnp.take(embedding, tokens, axis=0, mode="clip") * self.model_dim**0.5).astype(self.dtype)
-    x = self._input(x, positions, constants["input"]).reshape(b * t, self.model_dim)
+    x = self._input(x, here, constants["input"]).reshape(b * t, self.model_dim)
     shared = _encoding_params(self, self.encoding.split()[1], self.dims) if self.share_encoding else None
 
     memory = None
     if cache is not None:
-      assert slots is not None, "slots says where in the cache the tokens go"
+      assert slots is not None and positions is not None, "slots says where in the cache the tokens go"
       segments = jnp.zeros((b, t), jnp.int32) if segments is None else segments
       cache = cache.note(slots, jnp.broadcast_to(positions, (b, t)), segments)
       memory = {"keys": cache.keys, "values": cache.values, "features": cache.features, "sums": cache.sums}
@@ -257,7 +270,7 @@ class Decoder(nn.Module):
     groups = self.num_layers // self.period
     if scored and targets is not None and not self.is_initializing():
       x = self._scored(x, (shared, constants["layers"], positions, segments, (b, t)), scored)
-      targets, t = targets[:, -scored:], scored
+      targets, t = _last(targets, (b, t), scored, self.context), scored // pieces
     else:
       apart = isinstance(self.encoding, PerLayer)
       if apart and memory is not None:
@@ -307,8 +320,8 @@ class Decoder(nn.Module):
       raise ValueError(f"unknown mlp {self.mlp!r}; known: 'gated', 'gelu'")
     if not self.head_dim and self.model_dim % self.num_heads:
       raise ValueError(f"num_heads={self.num_heads} does not divide model_dim={self.model_dim}; change one of them or give head_dim")
-    if self.context and self.encoding.uses("features"):
-      raise ValueError(f"{self.encoding} sums over the tokens of a sequence, which cannot be cut over devices: evaluate on one")
+    if self.context and (reason := sharded.uncut(self.encoding, self.head_shape[1], lax.axis_size(self.context))):
+      raise ValueError(f"a sequence cannot be cut over {lax.axis_size(self.context)} devices: {reason}; evaluate on one")
     if self.num_layers % self.period:
       raise ValueError(f"a period of {self.period} layers does not divide num_layers={self.num_layers}")
     h, g, _ = self.head_shape
@@ -325,9 +338,13 @@ def check_tokens(name: str, tokens: Any, vocab_size: int) -> None:
     )
 
 
-def _last(x, shape: tuple[int, int], n: int):
-  """Of flat tokens [b * t, d] the last n of each row, [b * n, d]; 0 for all."""
-  return x.reshape(*shape, -1)[:, -n:].reshape(shape[0] * n, -1) if n else x
+def _last(x, shape: tuple[int, int], n: int, context: str = ""):
+  """Of flat tokens [b * t, d] the last n of each row, [b * n, d]; 0 for all. Of tokens that are cut over devices, the own share."""
+  if not n:
+    return x
+  x = x.reshape(*shape, -1)
+  x = sharded.last_of(context, x, n) if context else x[:, -n:]
+  return x.reshape(-1, x.shape[-1])
 
 
 def _plain(model: Decoder) -> Decoder:

@@ -1,5 +1,7 @@
-"""Attention over several devices: each has its share of the heads or of the batch, and no communication is needed; or its share of
-the queries of one long sequence, and keys are gathered.
+"""Attention over several devices: each has its share of the heads or of the batch.
+
+No communication is needed then. Where the tokens of one long sequence are cut over devices, heads are dealt out for the attention and
+tokens again after it, so that every device has the same to do.
 
 On a CPU with n cores, n host devices (`jax_num_cpu_devices`) are the way to use them all: threads inside loops help
 little.
@@ -11,29 +13,65 @@ from typing import Any, Literal
 
 import jax
 import jax.core
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float
 
 from posx.attention.attend import attend, lengths
 from posx.encodings.base import Dims, Encoding, merge
 
 
-def gather_keys(axis: str, k, v, positions, segments, features):
-  """Inside `shard_map`, of a sequence cut over `axis`: the keys and what belongs to them, of all devices, in their order.
+def uncut(encoding: Encoding, key_heads: int, devices: int) -> str:
+  """Why a sequence cannot be cut over so many devices, '' if it can."""
+  name = type(encoding).__name__
+  if encoding.uses("features"):
+    return f"{name} sums over its tokens"
+  if encoding.mixes_heads:
+    return f"{name} mixes the heads, which are dealt out for the attention"
+  return f"they do not divide {key_heads} key heads, which are dealt out for the attention" if key_heads % devices else ""
 
-  Each device then attends with its own queries [b t h c] to the keys of the whole sequence. The device with the last queries has
-  the most to do in a causal model.
 
-  Args:
-    axis: name of the mesh axis over which tokens are cut.
-    k, v: [b t g c] of this device.
-    positions, segments: int32 [t] or [b t]; segments may be None.
-    features: [b t ...], or an empty dictionary.
+def whole(axis: str, t: int, positions: Any, segments: Any) -> tuple[Any, Any, Any]:
+  """Inside `shard_map`: (positions of the t tokens here, positions and segments of all tokens of a sequence cut over `axis`).
+
+  Positions that are not given are 0, 1, 2, ..., and known while tracing, so that the attention of every device has a static plan.
   """
-  tokens = lambda x: jax.lax.all_gather(x, axis, axis=1, tiled=True)
-  places = lambda x: jax.lax.all_gather(x, axis, axis=x.ndim - 1, tiled=True)
-  k, v, features = jax.tree.map(tokens, (k, v, features))
-  return k, v, *jax.tree.map(places, (jax.numpy.asarray(positions), segments)), features
+  gather = lambda x: lax.all_gather(x, axis, axis=x.ndim - 1, tiled=True)
+  segments = None if segments is None else gather(segments)
+  if positions is None:
+    here = lax.axis_index(axis) * t + jnp.arange(t, dtype=jnp.int32)
+    return here, np.arange(t * lax.axis_size(axis), dtype=np.int32), segments
+  positions = jnp.asarray(positions)
+  return positions, gather(positions), segments
+
+
+def by_heads(axis: str, tree: Any) -> Any:
+  """Inside `shard_map`: arrays [b t/n h c], all heads of a piece of a sequence cut over `axis`, as [b t h/n c]."""
+  return jax.tree.map(lambda x: lax.all_to_all(x, axis, split_axis=2, concat_axis=1, tiled=True), tree)
+
+
+def by_tokens(axis: str, x: Float[Array, "b t h c"]) -> Float[Array, "b t h c"]:
+  """The way back from `by_heads`."""
+  return lax.all_to_all(x, axis, split_axis=1, concat_axis=2, tiled=True)
+
+
+def own_heads(axis: str, encoding: Encoding, tree: Any) -> Any:
+  """Parameters or constants of an encoding, for the heads that `by_heads` leaves this device."""
+  mine, shared = encoding.heads(tree)
+  size = lax.axis_size(axis)
+  cut = lambda x: lax.dynamic_slice_in_dim(x, lax.axis_index(axis) * (x.shape[0] // size), x.shape[0] // size)
+  return merge(jax.tree.map(cut, mine), shared)
+
+
+def last_of(axis: str, x: Array, count: int) -> Array:
+  """This device's share [b count/n ..] of the last tokens of a sequence cut over `axis`, from its piece [b t/n ..]."""
+  share, piece = count // lax.axis_size(axis), x.shape[1]
+  near = x[:, -count:] if count < piece else x
+  last = lax.all_gather(near, axis, axis=1, tiled=True)[:, -count:]
+  return lax.dynamic_slice_in_dim(last, lax.axis_index(axis) * share, share, axis=1)
 
 
 def attend_sharded(
@@ -42,6 +80,8 @@ def attend_sharded(
   constants: Any = None, dims: Dims | None = None, **kwargs: Any,
 ):  # fmt: skip
   """`attend` with heads or batch rows shared out over one axis of a mesh; same arguments, same result.
+
+  Outside of `jax.jit` every call compiles anew.
 
   Args:
     mesh: the devices.
@@ -93,4 +133,5 @@ def attend_sharded(
   arguments = (q, k, v, params, constants, {**segments, **moving, **features})
   if mesh.explicit_axes:  # there shard_map takes only what lies as it says
     arguments = jax.tree.map(lambda x, place: jax.device_put(x, NamedSharding(mesh, place)), arguments, places_of)
-  return jax.shard_map(local, mesh=mesh, in_specs=places_of, out_specs=heads, check_vma=False)(*arguments)
+  # outside of jit JAX does not map rules that skip the gradients of constants
+  return jax.jit(jax.shard_map(local, mesh=mesh, in_specs=places_of, out_specs=heads, check_vma=False))(*arguments)

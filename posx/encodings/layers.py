@@ -53,6 +53,10 @@ class PerLayer(Encoding):
     return all(part.relative for part in self.parts)
 
   @property
+  def mixes_heads(self) -> bool:  # type: ignore[override]
+    return any(part.mixes_heads for part in self.parts)
+
+  @property
   def length_dependent(self) -> bool:
     return any(part.length_dependent for part in self.parts)
 

@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from posx.attention.sharded import uncut
 from posx.decoder import Decoder
 from posx.evaluation.windows import Windows
 from posx.sizes import TOKENS_AT_ONCE
@@ -40,18 +41,19 @@ def _run(model: Decoder, scored: int, mesh: Mesh | None, params, constants, toke
 def mesh_of(model: Decoder, windows: int, length: int) -> Mesh | None:
   """The devices of this process that share the work: whole windows each ('rows'), or pieces of one ('context'); None for one device.
 
-  Sums over the tokens of a sequence, as some encodings have, are not cut.
+  Heads of a window in pieces are dealt out for the attention, so the number of pieces divides the key heads. Encodings that mix
+  heads, or sum over the tokens of a sequence, are not cut.
   """
   devices = jax.local_devices()
-  n = len(devices)
-  if n == 1:
-    return None
-  # of n pieces the last one has (2 n - 1) / n^2 of the work of a causal window
-  shorter = windows * (2 * n - 1) < n * n
-  if shorter and length >= _SPLIT_FROM and length % n == 0 and not model.encoding.uses("features"):
-    return jax.make_mesh((n,), ("context",), axis_types=(AxisType.Auto,), devices=devices)
-  n = min(n, windows)
-  return None if n == 1 else jax.make_mesh((n,), ("rows",), axis_types=(AxisType.Auto,), devices=devices[:n])
+  pieces = 1
+  if length >= _SPLIT_FROM:
+    pieces = max(
+      (n for n in range(2, len(devices) + 1) if length % n == 0 and not uncut(model.encoding, model.head_shape[1], n)), default=1
+    )
+  whole = min(len(devices), windows)
+  sooner = windows < pieces * -(-windows // whole)  # windows one after another, `pieces` times as fast
+  n, axis = (pieces, "context") if sooner else (whole, "rows")
+  return None if n == 1 else jax.make_mesh((n,), (axis,), axis_types=(AxisType.Auto,), devices=devices[:n])
 
 
 def chips_of(model: Decoder, windows: int, length: int) -> int:
@@ -94,7 +96,9 @@ def window_losses(
   program = dataclasses.replace(model, encoding=model.encoding.program(), context="context" if pieces else model.context)
   sharers = 1 if mesh is None or pieces else mesh.size
   rows = sharers * max(1, min(TOKENS_AT_ONCE // windows.length, len(places)) // sharers)
-  scored = scored if scored < windows.length else 0
+  share = mesh.size if mesh is not None and pieces else 1
+  asked = -(-scored // share) * share  # every device has as many
+  asked = asked if asked < windows.length else 0
   losses = np.full((len(places), windows.length), np.nan, np.float32)
   for first in range(0, len(places), rows):
     batch = places[first : first + rows]
@@ -102,9 +106,7 @@ def window_losses(
     batch = batch + batch[-1:] * (rows - real)  # one shape, one executable
     cut = np.stack([tokens[d, s : s + windows.length + 1] for d, s in batch])
     drawn = {"positions": np.stack([positions(d, s) for d, s in batch])} if positions else {}
-    if pieces and not drawn:
-      drawn = {"positions": np.broadcast_to(np.arange(windows.length, dtype=np.int32), cut[:, 1:].shape)}
-    out = _run(program, 0 if pieces else scored, mesh, params, constants, cut[:, :-1], cut[:, 1:], drawn)
+    out = _run(program, asked, mesh, params, constants, cut[:, :-1], cut[:, 1:], drawn)
     losses[first : first + real, -scored:] = np.asarray(out)[:real, -scored:]
     progress(real * windows.length)
   return losses.reshape(len(tokens), len(windows.starts), windows.length)

@@ -29,6 +29,9 @@ for name in ("alibi", "kerple", "rope", "shaw"):
   for over in ("heads", "batch"):
     shared = lambda q, k, v, p: attend_sharded(q, k, v, mesh=mesh, axis="x", over=over, encoding=encoding, params=p, plan="tiled", **where)
     np.testing.assert_allclose(jax.jit(shared)(q, k, v, params), one, atol=1e-5)
+long = [jax.random.normal(key, (1, 1500, 2, 8)) for key in jax.random.split(jax.random.key(0), 3)]  # tiles, and no jit
+given = dict(encoding=posx.encodings.make("alibi"), params={{}}, q_positions=np.arange(1500), k_positions=np.arange(1500))
+np.testing.assert_allclose(attend_sharded(*long, mesh=mesh, axis="x", **given), posx.attend(*long, **given), atol=1e-5)
 fox = posx.encodings.make("forgetting")
 params = fox.init(jax.random.key(1), posx.Dims(4, 8, 32, 40))
 x = jax.random.normal(jax.random.key(2), (2, 40, 32))

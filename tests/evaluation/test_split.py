@@ -18,12 +18,12 @@ documents = np.random.default_rng(0).integers(0, 64, (11, 129)).astype(np.int32)
 tokens = documents[:1]
 windows = place(128, 128, 128)
 for name in sys.argv[1:]:
-  model = Decoder(64, 2, 16, 2, train_length=128, encoding=encodings.make(name))
+  model = Decoder(64, 2, 32, 8, num_kv_heads=4, train_length=128, encoding=encodings.make(name))
   params = model.init(jax.random.key(0), tokens[:, :8])
   assert losses.mesh_of(model, 1, 128) is None
   one = losses.window_losses(model, params, tokens, windows)
   losses._SPLIT_FROM = 128
-  assert losses.mesh_of(model, 1, 128).shape == {"context": 8} and losses.mesh_of(model, 1, 132) is None
+  assert losses.mesh_of(model, 1, 128).shape == {"context": 4} and losses.mesh_of(model, 1, 129) is None
   split = losses.window_losses(model, params, tokens, windows)
   assert one.shape == split.shape == (1, 1, 128) and len(set(one.ravel())) > 100
   np.testing.assert_allclose(split, one, atol=1e-5, err_msg=name)
@@ -32,19 +32,51 @@ for name in sys.argv[1:]:
   assert np.isnan(last[..., :-20]).all()
   losses._SPLIT_FROM = 16384
   assert losses.mesh_of(model, 3, 128).shape == {"rows": 3} and losses.mesh_of(model, 11, 128).shape == {"rows": 8}
-  assert losses.mesh_of(model, 4, 16384).shape == {"context": 8} and losses.mesh_of(model, 5, 16384).shape == {"rows": 5}
+  assert losses.mesh_of(model, 3, 16384).shape == {"context": 4} and losses.mesh_of(model, 4, 16384).shape == {"rows": 4}
+  assert losses.mesh_of(model.clone(num_kv_heads=1), 1, 16384) is None
+  assert losses.mesh_of(model.clone(encoding=encodings.make("dape")), 1, 16384) is None
   assert losses.chips_of(model, 3, 128) == 1  # these are the cores of one
   for n in (3, 11):  # 11 is 8 and 3 more
     shared = losses.window_losses(model, params, documents[:n], windows, scored=20)
     whole = np.concatenate([losses.window_losses(model, params, documents[m : m + 1], windows, scored=20) for m in range(n)])
     np.testing.assert_allclose(shared, whole, atol=1e-5, err_msg=name)
-model = Decoder(64, 2, 16, 2, train_length=128, encoding=encodings.make("forgetting"), context="context")
-try:
-  model.init(jax.random.key(0), tokens[:, :8])
-except ValueError as error:
-  assert "sums over the tokens of a sequence, which cannot be cut over devices" in str(error)
-else:
-  raise AssertionError("a sum was cut")
+
+mesh = jax.make_mesh((2,), ("context",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+cut = jax.P(None, "context")
+whole = Decoder(64, 2, 16, 2, train_length=128, encoding=encodings.make("alibi"))
+pieces = whole.clone(context="context")
+params = whole.init(jax.random.key(0), tokens[:, :8])
+
+
+def over_two(model, *arguments, **how):
+  apply = lambda params, *arguments: model.apply(params, *arguments[:2], positions=arguments[2], segments=arguments[3], **how)
+  mapped = jax.shard_map(apply, mesh=mesh, in_specs=(jax.P(), cut, cut, cut, cut), out_specs=cut, check_vma=False)
+  return jax.jit(mapped)(params, *arguments)
+
+
+positions = np.sort(np.random.default_rng(1).integers(0, 500, (1, 128)).astype(np.int32))
+segments = np.repeat(np.int32([[0, 1, 2]]), [50, 40, 38], axis=1)
+given = tokens[:, :-1], tokens[:, 1:], positions, segments
+one = whole.apply(params, *given[:2], positions=positions, segments=segments)
+np.testing.assert_allclose(over_two(pieces, *given), one, atol=1e-5)
+for scored in (20, 100):  # less and more than a piece has
+  np.testing.assert_allclose(over_two(pieces, *given, scored=scored), one[:, -scored:], atol=1e-5)
+refused = {
+  "shared evenly by 2 devices": (pieces, {"scored": 21}),
+  "a sequence cannot be cut over 2 devices: Forgetting sums over its tokens; evaluate on one": (
+    pieces.clone(encoding=encodings.make("forgetting")),
+    {},
+  ),
+  "they do not divide 1 key heads": (pieces.clone(num_kv_heads=1), {}),
+  "DAPE mixes the heads": (pieces.clone(encoding=encodings.make("dape")), {}),
+}
+for message, (model, how) in refused.items():
+  try:
+    over_two(model, *given, **how)
+  except ValueError as error:
+    assert message in str(error), error
+  else:
+    raise AssertionError(message)
 print("equal")
 """
 
