@@ -22,7 +22,7 @@ from posx.evaluation.windows import Windows
 from posx.sizes import TOKENS_AT_ONCE
 
 _SPLIT_FROM = 2048
-"""A few windows of at least so many tokens are cut over the devices where that is faster than a device for each: shorter ones gain little."""
+"""A few windows of at least so many tokens are cut over the devices where that is faster than a device for each."""
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
