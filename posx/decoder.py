@@ -227,12 +227,14 @@ class Decoder(nn.Module):
     check_tokens("tokens", tokens, self.vocab_size)
     if targets is not None:
       check_tokens("targets", targets, self.vocab_size)
-    pieces = lax.axis_size(self.context) if self.context else 1
+    pieces = sharded.devices_of(self.context) if self.context else 1
     if not 0 <= scored <= t * pieces or (scored and (targets is None or cache is not None)) or scored % pieces:
+      evenly = f", shared evenly by {pieces} devices" if pieces > 1 else ""
       raise ValueError(
-        f"scored={scored} counts the last tokens whose losses are asked for: 1 to {t * pieces}, shared evenly by {pieces} devices, "
-        "with targets and without a cache"
+        f"scored={scored} counts the last tokens whose losses are asked for: 1 to {t * pieces}{evenly}, with targets and without a cache"
       )
+    if self.context and (last or cache is not None):
+      raise ValueError("a sequence that is cut over devices has no cache and no last token: leave cache and last out, or context")
     if self.context:
       here, positions, segments = sharded.whole(self.context, t, positions, segments)
     else:
@@ -320,8 +322,9 @@ class Decoder(nn.Module):
       raise ValueError(f"unknown mlp {self.mlp!r}; known: 'gated', 'gelu'")
     if not self.head_dim and self.model_dim % self.num_heads:
       raise ValueError(f"num_heads={self.num_heads} does not divide model_dim={self.model_dim}; change one of them or give head_dim")
-    if self.context and (reason := sharded.uncut(self.encoding, self.head_shape[1], lax.axis_size(self.context))):
-      raise ValueError(f"a sequence cannot be cut over {lax.axis_size(self.context)} devices: {reason}; evaluate on one")
+    devices = sharded.devices_of(self.context) if self.context else 1
+    if self.context and (reason := sharded.uncut(self.encoding, *self.head_shape[:2], devices)):
+      raise ValueError(f"a sequence cannot be cut over {devices} devices: {reason}; evaluate on one")
     if self.num_layers % self.period:
       raise ValueError(f"a period of {self.period} layers does not divide num_layers={self.num_layers}")
     h, g, _ = self.head_shape

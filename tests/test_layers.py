@@ -101,6 +101,10 @@ def test_an_extension_reaches_the_layers_that_it_is_meant_for():
     extensions.apply(pi, PerLayer((local, NOPE), (128, 0)))
 
 
+def test_heads_are_mixed_if_one_layer_mixes_them():
+  assert not MIXED.mixes_heads and PerLayer((ROPE, encodings.make("dape")), (0, 0)).mixes_heads
+
+
 def test_what_cannot_be_layers():
   learned = encodings.make("learned")
   with pytest.raises(UserError, match="what acts on the input acts once, so layers cannot differ in it, got Encoding, Learned"):

@@ -24,14 +24,18 @@ from posx.attention.attend import attend, lengths
 from posx.encodings.base import Dims, Encoding, merge
 
 
-def uncut(encoding: Encoding, key_heads: int, devices: int) -> str:
-  """Why a sequence cannot be cut over so many devices, '' if it can."""
+def uncut(encoding: Encoding, heads: int, key_heads: int, devices: int) -> str:
+  """Why a sequence cannot be cut over so many devices, '' if it can.
+
+  Heads are dealt out evenly for the attention; a key head goes to several devices where there are fewer than these.
+  """
   name = type(encoding).__name__
   if encoding.uses("features"):
     return f"{name} sums over its tokens"
   if encoding.mixes_heads:
     return f"{name} mixes the heads, which are dealt out for the attention"
-  return f"they do not divide {key_heads} key heads, which are dealt out for the attention" if key_heads % devices else ""
+  even = heads % devices == 0 and (key_heads % devices == 0 or devices % key_heads == 0)
+  return "" if even else f"{heads} heads and {key_heads} key heads cannot be dealt out evenly"
 
 
 def whole(axis: str, t: int, positions: Any, segments: Any) -> tuple[Any, Any, Any]:
@@ -48,9 +52,19 @@ def whole(axis: str, t: int, positions: Any, segments: Any) -> tuple[Any, Any, A
   return positions, gather(positions), segments
 
 
+def devices_of(axis: str) -> int:
+  """The size of a mesh axis inside `shard_map`."""
+  try:
+    return lax.axis_size(axis)
+  except NameError:
+    raise ValueError(f"context={axis!r} names no axis here: call the model inside jax.shard_map over a mesh that has it") from None
+
+
 def by_heads(axis: str, tree: Any) -> Any:
   """Inside `shard_map`: arrays [b t/n h c], all heads of a piece of a sequence cut over `axis`, as [b t h/n c]."""
-  return jax.tree.map(lambda x: lax.all_to_all(x, axis, split_axis=2, concat_axis=1, tiled=True), tree)
+  size = lax.axis_size(axis)
+  enough = lambda x: jnp.repeat(x, size // x.shape[2], axis=2) if x.shape[2] < size else x
+  return jax.tree.map(lambda x: lax.all_to_all(enough(x), axis, split_axis=2, concat_axis=1, tiled=True), tree)
 
 
 def by_tokens(axis: str, x: Float[Array, "b t h c"]) -> Float[Array, "b t h c"]:

@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from posx.attention.pieces import round_up
 from posx.attention.sharded import uncut
 from posx.decoder import Decoder
 from posx.evaluation.windows import Windows
@@ -41,19 +42,22 @@ def _run(model: Decoder, scored: int, mesh: Mesh | None, params, constants, toke
 def mesh_of(model: Decoder, windows: int, length: int) -> Mesh | None:
   """The devices of this process that share the work: whole windows each ('rows'), or pieces of one ('context'); None for one device.
 
-  Heads of a window in pieces are dealt out for the attention, so the number of pieces divides the key heads. Encodings that mix
-  heads, or sum over the tokens of a sequence, are not cut.
+  Heads of a window in pieces are dealt out for the attention, so the number of pieces divides the heads. Encodings that mix heads,
+  or sum over the tokens of a sequence, are not cut.
   """
   devices = jax.local_devices()
-  pieces = 1
+  pieces, whole = 1, min(len(devices), windows)
   if length >= _SPLIT_FROM:
-    pieces = max(
-      (n for n in range(2, len(devices) + 1) if length % n == 0 and not uncut(model.encoding, model.head_shape[1], n)), default=1
-    )
-  whole = min(len(devices), windows)
-  sooner = windows < pieces * -(-windows // whole)  # windows one after another, `pieces` times as fast
-  n, axis = (pieces, "context") if sooner else (whole, "rows")
+    possible = (n for n in range(2, len(devices) + 1) if length % n == 0 and not uncut(model.encoding, *model.head_shape[:2], n))
+    pieces = max(possible, default=1)
+  padded = lambda sharers: round_up(windows, _at_once(windows, length, sharers))
+  n, axis = (pieces, "context") if padded(1) / pieces < padded(whole) / whole else (whole, "rows")
   return None if n == 1 else jax.make_mesh((n,), (axis,), axis_types=(AxisType.Auto,), devices=devices[:n])
+
+
+def _at_once(windows: int, length: int, sharers: int) -> int:
+  """Windows in a batch, a multiple of the devices that have whole ones."""
+  return sharers * max(1, min(TOKENS_AT_ONCE // length, windows) // sharers)
 
 
 def chips_of(model: Decoder, windows: int, length: int) -> int:
@@ -94,8 +98,7 @@ def window_losses(
   params = jax.device_put(params, whole)
   pieces = mesh is not None and "context" in mesh.axis_names
   program = dataclasses.replace(model, encoding=model.encoding.program(), context="context" if pieces else model.context)
-  sharers = 1 if mesh is None or pieces else mesh.size
-  rows = sharers * max(1, min(TOKENS_AT_ONCE // windows.length, len(places)) // sharers)
+  rows = _at_once(len(places), windows.length, 1 if mesh is None or pieces else mesh.size)
   share = mesh.size if mesh is not None and pieces else 1
   asked = -(-scored // share) * share  # every device has as many
   asked = asked if asked < windows.length else 0

@@ -266,7 +266,7 @@ class _Job:
 
 def _fit(settings, asked: Mapping[str, Any], say: Callable[[str], None]) -> None:
   """What the run's own settings want of longer windows than these is cut to the shortest one; what was asked for is left alone."""
-  if not settings.lengths:
+  if not settings.lengths or min(settings.lengths) < 1:  # these are refused later
     return
   fits = {"targets": fitting(settings.targets, settings.lengths), "last_k": min(settings.last_k, min(settings.lengths))}
   for field, value in fits.items():

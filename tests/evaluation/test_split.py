@@ -23,17 +23,20 @@ for name in sys.argv[1:]:
   assert losses.mesh_of(model, 1, 128) is None
   one = losses.window_losses(model, params, tokens, windows)
   losses._SPLIT_FROM = 128
-  assert losses.mesh_of(model, 1, 128).shape == {"context": 4} and losses.mesh_of(model, 1, 129) is None
+  assert losses.mesh_of(model, 1, 128).shape == {"context": 8} and losses.mesh_of(model, 1, 129) is None
   split = losses.window_losses(model, params, tokens, windows)
   assert one.shape == split.shape == (1, 1, 128) and len(set(one.ravel())) > 100
   np.testing.assert_allclose(split, one, atol=1e-5, err_msg=name)
-  last = losses.window_losses(model, params, tokens, windows, scored=20)
-  np.testing.assert_allclose(last[..., -20:], one[..., -20:], atol=1e-5)
-  assert np.isnan(last[..., :-20]).all()
+  last = losses.window_losses(model, params, tokens, windows, scored=21)  # 8 devices find 24
+  np.testing.assert_allclose(last[..., -21:], one[..., -21:], atol=1e-5)
+  assert np.isnan(last[..., :-21]).all()
   losses._SPLIT_FROM = 16384
   assert losses.mesh_of(model, 3, 128).shape == {"rows": 3} and losses.mesh_of(model, 11, 128).shape == {"rows": 8}
-  assert losses.mesh_of(model, 3, 16384).shape == {"context": 4} and losses.mesh_of(model, 4, 16384).shape == {"rows": 4}
-  assert losses.mesh_of(model.clone(num_kv_heads=1), 1, 16384) is None
+  assert losses.mesh_of(model, 1, 16388).shape == {"context": 4}
+  assert losses.mesh_of(model, 9, 16384).shape == {"context": 8} and losses.mesh_of(model, 8, 16384).shape == {"rows": 8}
+  assert losses.mesh_of(model, 9, 2048).shape == {"rows": 8}  # 8 at once and 8 more; cut they would be as many
+  assert losses.mesh_of(model.clone(num_heads=6, num_kv_heads=2), 1, 32760).shape == {"context": 6}
+  assert losses.mesh_of(model.clone(num_heads=6, num_kv_heads=6), 1, 16384).shape == {"context": 2}
   assert losses.mesh_of(model.clone(encoding=encodings.make("dape")), 1, 16384) is None
   assert losses.chips_of(model, 3, 128) == 1  # these are the cores of one
   for n in (3, 11):  # 11 is 8 and 3 more
@@ -67,7 +70,8 @@ refused = {
     pieces.clone(encoding=encodings.make("forgetting")),
     {},
   ),
-  "they do not divide 1 key heads": (pieces.clone(num_kv_heads=1), {}),
+  "3 heads and 3 key heads cannot be dealt out evenly": (pieces.clone(num_heads=3, head_dim=8), {}),
+  "has no cache and no last token": (pieces, {"last": True}),
   "DAPE mixes the heads": (pieces.clone(encoding=encodings.make("dape")), {}),
 }
 for message, (model, how) in refused.items():
@@ -77,6 +81,12 @@ for message, (model, how) in refused.items():
     assert message in str(error), error
   else:
     raise AssertionError(message)
+try:
+  pieces.init(jax.random.key(0), tokens[:, :8])
+except ValueError as error:
+  assert "context='context' names no axis here: call the model inside jax.shard_map" in str(error), error
+else:
+  raise AssertionError("there is no mesh")
 print("equal")
 """
 
@@ -84,7 +94,7 @@ print("equal")
 @pytest.mark.slow
 def test_eight_devices_equal_one():
   environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-  # the encodings act on queries and keys, on scores by distance, and on whole rows of scores
-  command = [sys.executable, "-c", PROGRAM, "rope", "kerple", "cope"]
+  # the encodings act on queries and keys, on scores by distance, on whole rows of scores, and on the input
+  command = [sys.executable, "-c", PROGRAM, "rope", "kerple", "cope", "sinusoidal"]
   done = subprocess.run(command, env={**environment, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}, capture_output=True, text=True)
   assert done.returncode == 0 and done.stdout.strip() == "equal", done.stderr[-3000:]
