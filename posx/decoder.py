@@ -222,12 +222,12 @@ class Decoder(nn.Module):
     Raises:
       ValueError: sizes that do not fit together, or positions that the encoding cannot serve.
     """
-    self._check()
+    pieces = sharded.devices_of(self.context) if self.context else 1
+    self._check(pieces)
     b, t = tokens.shape
     check_tokens("tokens", tokens, self.vocab_size)
     if targets is not None:
       check_tokens("targets", targets, self.vocab_size)
-    pieces = sharded.devices_of(self.context) if self.context else 1
     if not 0 <= scored <= t * pieces or (scored and (targets is None or cache is not None)) or scored % pieces:
       evenly = f", shared evenly by {pieces} devices" if pieces > 1 else ""
       raise ValueError(
@@ -317,14 +317,13 @@ class Decoder(nn.Module):
     axis = 0 if np.ndim(positions) == 2 else None
     return jax.vmap(lambda x, positions: first.on_input(p, x, positions), in_axes=(0, axis))(x, jnp.asarray(positions))
 
-  def _check(self):
+  def _check(self, pieces: int):
     if self.mlp not in ("gated", "gelu"):
       raise ValueError(f"unknown mlp {self.mlp!r}; known: 'gated', 'gelu'")
     if not self.head_dim and self.model_dim % self.num_heads:
       raise ValueError(f"num_heads={self.num_heads} does not divide model_dim={self.model_dim}; change one of them or give head_dim")
-    devices = sharded.devices_of(self.context) if self.context else 1
-    if self.context and (reason := sharded.uncut(self.encoding, *self.head_shape[:2], devices)):
-      raise ValueError(f"a sequence cannot be cut over {devices} devices: {reason}; evaluate on one")
+    if self.context and (reason := sharded.uncut(self.encoding, *self.head_shape[:2], pieces)):
+      raise ValueError(f"a sequence cannot be cut over {pieces} devices: {reason}; evaluate on one")
     if self.num_layers % self.period:
       raise ValueError(f"a period of {self.period} layers does not divide num_layers={self.num_layers}")
     h, g, _ = self.head_shape

@@ -26,6 +26,18 @@ def few_programs():
     jax.clear_caches()
 
 
+@pytest.fixture(scope="session")
+def texts():
+  """texts(folder, config, n): a configuration, c.py, and four small texts of n numbers each beside it."""
+
+  def write(folder, config, n):
+    (folder / "c.py").write_text(config)
+    for name in ("one", "two", "three", "four"):
+      (folder / f"{name}.txt").write_text(" ".join(f"{name} {i * i}" for i in range(n)))
+
+  return write
+
+
 @pytest.fixture(scope="module")
 def compiled_quickly():
   """For modules of many small programs that run once: compiling them is what takes the time, so they are not optimised.

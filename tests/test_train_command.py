@@ -34,12 +34,10 @@ def get_config(encoding="rope"):
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
+def home(tmp_path_factory, texts):
   """A folder with a configuration and its prepared text, and a cache folder of its own."""
   folder = tmp_path_factory.mktemp("home")
-  (folder / "c.py").write_text(CONFIG)
-  for name in ("one", "two", "three", "four"):
-    (folder / f"{name}.txt").write_text(" ".join(f"{name} {n * n}" for n in range(200)))
+  texts(folder, CONFIG, 200)
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("POSX_CACHE", str(folder / "cache"))
     data.prepare(configs.load(folder / "c.py").data)

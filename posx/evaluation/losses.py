@@ -98,9 +98,9 @@ def window_losses(
   params = jax.device_put(params, whole)
   pieces = mesh is not None and "context" in mesh.axis_names
   program = dataclasses.replace(model, encoding=model.encoding.program(), context="context" if pieces else model.context)
-  rows = _at_once(len(places), windows.length, 1 if mesh is None or pieces else mesh.size)
-  share = mesh.size if mesh is not None and pieces else 1
-  asked = -(-scored // share) * share  # every device has as many
+  devices = 1 if mesh is None else mesh.size
+  rows = _at_once(len(places), windows.length, 1 if pieces else devices)
+  asked = round_up(scored, devices if pieces else 1)  # every device has as many
   asked = asked if asked < windows.length else 0
   losses = np.full((len(places), windows.length), np.nan, np.float32)
   for first in range(0, len(places), rows):

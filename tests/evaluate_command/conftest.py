@@ -37,14 +37,12 @@ def evaluate():
 
 
 @pytest.fixture(scope="package")
-def home(tmp_path_factory):
+def home(tmp_path_factory, texts):
   """A folder with prepared texts and two trained runs, 'rope' and 'learned'; and a cache folder of its own."""
   from experiments import train
 
   folder = tmp_path_factory.mktemp("home")
-  (folder / "c.py").write_text(CONFIG)
-  for name in ("one", "two", "three", "four"):
-    (folder / f"{name}.txt").write_text(" ".join(f"{name} {n * n}" for n in range(60)))
+  texts(folder, CONFIG, 60)
   (folder / "other").mkdir()
   for name in ("five", "six", "seven"):
     (folder / "other" / f"{name}.txt").write_text(" ".join(f"{n} {name}" for n in range(90)))
