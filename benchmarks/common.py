@@ -83,21 +83,28 @@ def serve(run: Callable[[], Any]) -> None:
     print(time.perf_counter() - began, flush=True)
 
 
-def processes_in_turn(module: str, parts: Sequence[str], options: Sequence[str], repeats: int) -> dict[str, list[float]]:
-  """part -> seconds of every turn, for contestants that need processes of their own; they take turns all the same."""
+def processes_in_turn(
+  module: str, parts: Sequence[str], options: Sequence[str], repeats: int, as_they_are: Sequence[str] = ()
+) -> dict[str, list[float]]:
+  """part -> seconds of every turn, for contestants that need processes of their own; they take turns all the same.
+
+  Args:
+    as_they_are: further parts, without the environment that posx trains in.
+  """
   from posx import runtime
 
-  environment = {**os.environ, **runtime.cpu_environment()}
+  ours = runtime.cpu_environment()
   with contextlib.ExitStack() as stack:
     running = {}
-    for part in parts:
+    for part in (*parts, *as_they_are):
+      environment = {**os.environ, **({} if part in as_they_are else ours)}
       command = [sys.executable, "-m", module, f"--part={part}", *options]
       process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
       running[part] = stack.enter_context(process)  # leaving it closes the pipes, which ends the process
       assert process.stdout is not None
       if process.stdout.readline().strip() != "ready":
         raise SystemExit(f"error: {' '.join(command)} did not start")
-    seconds: dict[str, list[float]] = {part: [] for part in parts}
+    seconds: dict[str, list[float]] = {part: [] for part in running}
     for _ in range(repeats):
       for part, process in running.items():
         process.stdin.write("run\n")
@@ -118,12 +125,14 @@ def matmul() -> Callable[[], Any]:
 MATMUL_FLOPS = 2 * 1536**3
 
 
-def show(title: str, rows: Sequence[tuple[str, str]], path: str, found: Any) -> None:
-  """Prints the table; writes all numbers where --json says."""
+def show(title: str, rows: Sequence[tuple[str, str]], path: str, found: Any, note: str = "") -> None:
+  """Prints the table, and what is to be known for reading it; writes all numbers where --json says."""
   print(f"{title}\n")
   width = max(len(name) for name, _ in rows)
   for name, value in rows:
     print(f"{name:<{width}}  {value}")
+  if note:
+    print(f"\n{note}")
   if path:
     with open(path, "w") as file:
-      json.dump({"command": sys.orig_argv[1:], "title": title, "table": rows, "found": found}, file, indent=2)
+      json.dump({"command": sys.orig_argv[1:], "title": title, "table": rows, "note": note, "found": found}, file, indent=2)

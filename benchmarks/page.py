@@ -67,6 +67,7 @@ def page(results: list[dict[str, Any]]) -> str:
       "|---|---|",
     ]
     lines += [f"| {name.strip()} | {value} |" for name, value in each["table"]]
+    lines += ["", each["note"]] if each.get("note") else []
   return "\n".join(lines) + "\n"
 
 

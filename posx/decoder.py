@@ -74,10 +74,10 @@ class Block(nn.Module):
       k, v, k_features = kept = jax.tree.map(write, (memory["keys"], memory["values"], memory["features"]), (k, v, features))
       memory = dict(zip(("keys", "values", "features"), kept, strict=True), sums=sums)
       k_positions, k_segments = cache.positions, cache.segments
-    if m.context:
-      q, k, v = sharded.by_heads(m.context, (q, k, v))
-      own = lambda tree: sharded.own_heads(m.context, encoding, tree)
-      rest |= {"params": own(params), "constants": own(constants)}
+    dealt = sharded.Dealt(m.context, g) if m.context else None
+    if dealt:
+      q, k, v = map(dealt.by_heads, (q, k, v))
+      rest |= {"params": dealt.own(encoding, params), "constants": dealt.own(encoding, constants)}
     if scored:
       q, features = jax.tree.map(lambda x: x[:, -scored:], (q, features))
       positions, segments = jax.tree.map(lambda x: x[..., -scored:], (positions, segments))
@@ -86,7 +86,7 @@ class Block(nn.Module):
       q_features=features or None, k_features=k_features or None,
       dims=m.dims, window=m.window, plan=m.plan, block=m.block, turned=turned, **rest,
     )  # fmt: skip
-    out = sharded.by_tokens(m.context, out) if m.context else out
+    out = dealt.by_tokens(out) if dealt else out
     return self.project("out", out.reshape(-1, h * c), m.model_dim, deep=True), memory
 
   def mlp(self, x):

@@ -9,6 +9,7 @@ little.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Literal
 
 import jax
@@ -60,24 +61,59 @@ def devices_of(axis: str) -> int:
     raise ValueError(f"context={axis!r} names no axis here: call the model inside jax.shard_map over a mesh that has it") from None
 
 
-def by_heads(axis: str, tree: Any) -> Any:
-  """Inside `shard_map`: arrays [b t/n h c], all heads of a piece of a sequence cut over `axis`, as [b t h/n c]."""
-  size = lax.axis_size(axis)
-  enough = lambda x: jnp.repeat(x, size // x.shape[2], axis=2) if x.shape[2] < size else x
-  return jax.tree.map(lambda x: lax.all_to_all(enough(x), axis, split_axis=2, concat_axis=1, tiled=True), tree)
+@dataclasses.dataclass(frozen=True)
+class Dealt:
+  """Inside `shard_map`: what is cut over a mesh axis by tokens, cut by heads for the attention instead.
+
+  Groups of heads that share keys are dealt out to and fro, the last device being first in the next turn: slopes let the heads of a
+  model look further and further, and those that look far have more to do (`fading`).
+
+  Attributes:
+    axis: of the mesh.
+    key_heads: of the model.
+  """
+
+  axis: str
+  key_heads: int
+
+  def by_heads(self, x: Float[Array, "b t h c"]) -> Float[Array, "b nt h/n c"]:
+    """All tokens of this device's heads, from all heads of its tokens; where devices are more than key heads, several have the same."""
+    size = lax.axis_size(self.axis)
+    x = jnp.repeat(x, size // x.shape[2], axis=2) if x.shape[2] < size else x
+    mine = lax.all_to_all(self._by_turns(x, 2), self.axis, split_axis=3, concat_axis=1, tiled=True)
+    return mine.reshape(*mine.shape[:2], -1, x.shape[3])
+
+  def by_tokens(self, x: Float[Array, "b nt h/n c"]) -> Float[Array, "b t h c"]:
+    """The way back."""
+    mine = x.reshape(*x.shape[:2], len(self._order), 1, -1, x.shape[3])
+    back = lax.all_to_all(mine, self.axis, split_axis=1, concat_axis=3, tiled=True)
+    groups = back.reshape(*back.shape[:2], self._order.size, -1, x.shape[3])
+    return jnp.take(groups, np.argsort(self._order, axis=None), axis=2).reshape(*back.shape[:2], -1, x.shape[3])
+
+  def own(self, encoding: Encoding, tree: Any) -> Any:
+    """Parameters or constants of an encoding, for the heads of this device."""
+    mine, shared = encoding.heads(tree)
+    device = lax.axis_index(self.axis)
+    cut = lambda x: lax.dynamic_index_in_dim(self._by_turns(x, 0), device, 1, keepdims=False).reshape(-1, *x.shape[1:])
+    return merge(jax.tree.map(cut, mine), shared)
+
+  @property
+  def _order(self) -> np.ndarray:
+    """Which group goes to which device in which turn [turns devices]."""
+    size = lax.axis_size(self.axis)
+    return to_and_fro(max(self.key_heads, size), size)
+
+  def _by_turns(self, x, axis: int):
+    """The axis of heads, or of key heads, as [turns devices heads]."""
+    groups = x.reshape(*x.shape[:axis], self._order.size, -1, *x.shape[axis + 1 :])
+    return jnp.take(groups, self._order, axis=axis)
 
 
-def by_tokens(axis: str, x: Float[Array, "b t h c"]) -> Float[Array, "b t h c"]:
-  """The way back from `by_heads`."""
-  return lax.all_to_all(x, axis, split_axis=1, concat_axis=2, tiled=True)
-
-
-def own_heads(axis: str, encoding: Encoding, tree: Any) -> Any:
-  """Parameters or constants of an encoding, for the heads that `by_heads` leaves this device."""
-  mine, shared = encoding.heads(tree)
-  size = lax.axis_size(axis)
-  cut = lambda x: lax.dynamic_slice_in_dim(x, lax.axis_index(axis) * (x.shape[0] // size), x.shape[0] // size)
-  return merge(jax.tree.map(cut, mine), shared)
+def to_and_fro(groups: int, devices: int) -> np.ndarray:
+  """The numbers 0 .. groups - 1 as [turns devices]; every second turn begins with the last device."""
+  order = np.arange(groups).reshape(-1, devices)
+  order[1::2] = order[1::2, ::-1].copy()
+  return order
 
 
 def last_of(axis: str, x: Array, count: int) -> Array:

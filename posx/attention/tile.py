@@ -31,6 +31,7 @@ class Spec:
   segmented: bool
   tabled: bool  # the bias comes as Toeplitz tiles
   covered: bool  # and these hide all that is to be hidden
+  fading: bool  # far tiles may weigh nothing (`fading`)
   cpu: bool
 
   def join(self, p, queries, keys):

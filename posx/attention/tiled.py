@@ -2,7 +2,7 @@
 
 Nothing of size t x u exists in either pass. Scores are made tile by tile from queries, keys and positions; the backward
 pass makes them again and returns gradients for q, k, v and for every parameter of the encoding that is being
-differentiated. Tiles in which no key is visible are never computed.
+differentiated. Tiles in which no key is visible are never computed, nor on a CPU those in which every weight is 0 (`fading`).
 
 Three plans, chosen by the form that the encoding claims for its score hook:
 
@@ -70,7 +70,10 @@ def attention(
   tabled = consecutive and hook == "distance" and size[0] == size[1]
   inside = u % size[1] == 0 or (causal and offset + t <= u)  # no query comes after the padding of the last tile
   covered = tabled and inside and q_segments is None and not isinstance(window, Sight)
-  spec = Spec(encoding, size, scale, causal, window, offset, u, q_segments is not None, tabled, covered, cpu)
+  # Heads that take turns may each have their own tiles; every query must see its own key, which the largest score is at least.
+  low = hook in ("separable", "distance") or encoding.uses("separable")
+  fading = cpu and low and consecutive and causal and 0 <= offset <= u - t and not isinstance(window, Sight)
+  spec = Spec(encoding, size, scale, causal, window, offset, u, q_segments is not None, tabled, covered, fading, cpu)
   q, k, v = (jnp.moveaxis(x, 1, 2) for x in (q, k, v))
   out: Any = tiles.attention(spec, p, q, k, v, where, features)
   return jnp.moveaxis(out, 2, 1).astype(dtype)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from posx.attention import toeplitz
+from posx.attention import fading, toeplitz
 from posx.attention.dense import NEGATIVE
 from posx.attention.heads import Parts, each, varying
 from posx.attention.numerics import exp
@@ -73,7 +73,12 @@ def _over_heads(spec: Spec, one, queries, k, v, p, sides, where, bounds) -> Part
     rows={"where": where["rows"], "features": common},
     shared={"p": p["shared"], "where": where["all"], "bounds": bounds},
   )
-  return each(spec.cpu, (k.shape[0], queries["q"].shape[2], k.shape[2]), lambda parts: one(head_of(spec, parts)), given)
+
+  def seen(parts: Parts) -> Head:
+    head = head_of(spec, parts)
+    return fading.without(spec, head) if spec.fading else head
+
+  return each(spec.cpu, (k.shape[0], queries["q"].shape[2], k.shape[2]), lambda parts: one(seen(parts)), given)
 
 
 def _forward(spec: Spec, q, k, v, p, sides, where, bounds):

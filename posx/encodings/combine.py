@@ -7,6 +7,7 @@ import functools
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 
 from posx.encodings.base import Arrays, Dims, Encoding, Form, over_heads
 
@@ -101,7 +102,17 @@ class Chain(Encoding):
   def on_values(self, p, weights, q_pos, k_pos):
     return sum(part.on_values(mine, weights, q_pos, k_pos) for part, mine in self._each(p) if part.uses("on_values"))
 
+  def _adding(self):
+    return [(n, part) for n, part in self._named() if part.form != "none"]
+
+  def separable(self, p, q_pos, k_pos):
+    pairs = [part.separable(p.get(n, {}), q_pos, k_pos) for n, part in self._adding()]
+    of_query, of_key = (jnp.concatenate(side, -1) for side in zip(*pairs, strict=True))
+    return of_query, of_key
+
   def uses(self, hook: str) -> bool:
+    if hook == "separable":  # a sum is a product only if all that is added is one
+      return bool(self._adding()) and all(part.uses(hook) for _, part in self._adding())
     return any(part.uses(hook) for part in self.parts)
 
   @property

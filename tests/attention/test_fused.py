@@ -8,6 +8,7 @@ import pytest
 from posx import encodings
 from posx.attention import attend, fused, token_features
 from posx.encodings.base import Dims, Encoding
+from posx.encodings.combine import Chain
 
 B, T, H, C = 2, 72, 4, 24  # 1 / sqrt(24) has no short binary form
 DIMS = Dims(H, C, H * C, T)
@@ -17,7 +18,8 @@ SEPARABLE = sorted(name for name, kind in encodings.CATALOGUE.items() if kind.se
 def setting(name, dtype=jnp.float32, groups=H, start=0):
   keys = jax.random.split(jax.random.key(3), 5)
   q, k, v = (jax.random.normal(key, (B, T, n, C), dtype) for key, n in zip(keys, (H, groups, groups), strict=False))
-  encoding = encodings.make(name)
+  chain = [encodings.make(part) for part in name.split(" + ")]
+  encoding = Chain(tuple(chain)) if len(chain) > 1 else chain[0]
   params = encoding.init(keys[3], DIMS)
   positions = start + np.arange(T, dtype=np.int32)
   how = {"q_positions": positions, "k_positions": positions, "encoding": encoding, "dims": DIMS}
@@ -38,7 +40,7 @@ def test_some_encodings_are_separable():
   assert {"alibi", "forgetting", "cable"} <= set(SEPARABLE)
 
 
-@pytest.mark.parametrize("name", ["nope", "rope", *SEPARABLE])
+@pytest.mark.parametrize("name", ["nope", "rope", *SEPARABLE, "rope + alibi", "alibi + forgetting"])
 @pytest.mark.parametrize("groups", [H, 2])
 def test_equals_the_textbook_with_gradients(name, groups):
   q, k, v, params, how, x = setting(name, groups=groups, start=5)
@@ -87,6 +89,7 @@ def test_pieces_add_up():
   ("name", "more", "reason"),
   [
     ("t5", {}, "T5 has a score hook that is no product"),
+    ("alibi + t5", {}, "Chain has a score hook that is no product"),
     ("alibi", {"causal": False}, "for keys behind the query only"),
     ("alibi", {"dtype": jnp.float16}, "float16 ends at 65,504"),
     ("rope", {"q_segments": np.zeros(T, np.int32), "k_segments": np.zeros(T, np.int32)}, "documents are packed"),
