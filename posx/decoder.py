@@ -62,9 +62,11 @@ class Block(nn.Module):
     rest = {"encoding": encoding, "params": params, "constants": constants}
     k_positions, k_segments, turned = positions, segments, False
     features, sums = {}, {}
+    dealt = sharded.Dealt(m.context, g) if m.context else None
     if encoding.uses("features"):
       before = None if memory is None else memory["sums"]
-      features, sums = token_features(x.reshape(*shape, -1), positions=positions, segments=segments, before=before, **rest)
+      how = {"positions": positions, "segments": segments, "before": before, "dealt": dealt}
+      features, sums = token_features(x.reshape(*shape, -1), **how, **rest)
     k_features = features
     if memory is not None:
       cache, slots, turned = recall
@@ -74,7 +76,6 @@ class Block(nn.Module):
       k, v, k_features = kept = jax.tree.map(write, (memory["keys"], memory["values"], memory["features"]), (k, v, features))
       memory = dict(zip(("keys", "values", "features"), kept, strict=True), sums=sums)
       k_positions, k_segments = cache.positions, cache.segments
-    dealt = sharded.Dealt(m.context, g) if m.context else None
     if dealt:
       q, k, v = map(dealt.by_heads, (q, k, v))
       rest |= {"params": dealt.own(encoding, params), "constants": dealt.own(encoding, constants)}

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from posx.attention.cache import EMPTY
+from posx.attention.sharded import Dealt
 from posx.attention.visibility import concrete
 from posx.encodings.base import Encoding, merge
 from posx.encodings.sums import running
@@ -24,6 +25,7 @@ def token_features(
   constants: Any,
   segments: Int[Array, "*b t"] | None = None,
   before: Any = None,
+  dealt: Dealt | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
   """What `attend` takes as `q_features` and `k_features` for these tokens.
 
@@ -38,16 +40,20 @@ def token_features(
     constants: `encoding.constants(...)` as arrays.
     segments: document numbers; None for one document.
     before: sums over the tokens read earlier, as this function returned them; None for none.
+    dealt: inside `jax.shard_map`, how heads of a sequence that is cut over devices are dealt out. `x` has the tokens here then, positions
+      and segments are those of all tokens.
 
   Returns:
-    features [b t ...], and the sums over all tokens so far [b ...].
+    features [b t ...], and the sums over all tokens so far [b ...]; with `dealt` those of all tokens for the heads of this device.
   """
-  b, t, _ = x.shape
+  b, t = x.shape[0], positions.shape[-1]
   known = concrete(positions)
   sorted_ = known is not None and segments is None and bool((np.diff(known) >= 0).all())
   positions = jnp.broadcast_to(jnp.asarray(positions), (b, t))
   p = encoding.prepare(params, constants)
-  made = jax.vmap(lambda x, positions: encoding.features(p, x, positions))(x, positions)
+  here = positions if dealt is None else dealt.here(positions, x.shape[1])
+  made = jax.vmap(lambda x, positions: encoding.features(p, x, positions))(x, here)
+  made = made if dealt is None else dealt.features(encoding, made)
   terms, rest = encoding.sums(made)
   if segments is not None:
     segments = jnp.broadcast_to(segments, (b, t))

@@ -31,8 +31,6 @@ def uncut(encoding: Encoding, heads: int, key_heads: int, devices: int) -> str:
   Heads are dealt out evenly for the attention; a key head goes to several devices where there are fewer than these.
   """
   name = type(encoding).__name__
-  if encoding.uses("features"):
-    return f"{name} sums over its tokens"
   if encoding.mixes_heads:
     return f"{name} mixes the heads, which are dealt out for the attention"
   even = heads % devices == 0 and (key_heads % devices == 0 or devices % key_heads == 0)
@@ -96,6 +94,18 @@ class Dealt:
     device = lax.axis_index(self.axis)
     cut = lambda x: lax.dynamic_index_in_dim(self._by_turns(x, 0), device, 1, keepdims=False).reshape(-1, *x.shape[1:])
     return merge(jax.tree.map(cut, mine), shared)
+
+  def features(self, encoding: Encoding, tree: Any) -> Any:
+    """Features of all tokens for this device's heads, from those of its tokens for all heads."""
+    mine, shared = encoding.heads(tree)
+    flat = lambda x: x.reshape(*x.shape[:3], -1)
+    by_heads = lambda x: (dealt := self.by_heads(flat(x))).reshape(*dealt.shape[:3], *x.shape[3:])
+    gather = lambda x: lax.all_gather(x, self.axis, axis=1, tiled=True)
+    return merge(jax.tree.map(by_heads, mine), jax.tree.map(gather, shared))
+
+  def here(self, positions: Any, t: int) -> Array:
+    """Of positions of all tokens those of the t tokens of this device."""
+    return lax.dynamic_slice_in_dim(jnp.asarray(positions), lax.axis_index(self.axis) * t, t, axis=-1)
 
   @property
   def _order(self) -> np.ndarray:

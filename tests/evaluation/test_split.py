@@ -10,6 +10,7 @@ PROGRAM = """
 import sys, jax, numpy as np
 from posx import encodings
 from posx.decoder import Decoder
+from posx.encodings.combine import Chain
 from posx.evaluation import losses
 from posx.evaluation.windows import place
 
@@ -46,12 +47,11 @@ for name in sys.argv[1:]:
 
 mesh = jax.make_mesh((2,), ("context",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
 cut = jax.P(None, "context")
-whole = Decoder(64, 2, 16, 2, train_length=128, encoding=encodings.make("alibi"))
-pieces = whole.clone(context="context")
-params = whole.init(jax.random.key(0), tokens[:, :8])
+gates = Chain((encodings.make("cable"), encodings.make("forgetting")))
+alibi = Decoder(64, 2, 16, 2, train_length=128, encoding=encodings.make("alibi"))
 
 
-def over_two(model, *arguments, **how):
+def over_two(model, params, *arguments, **how):
   apply = lambda params, *arguments: model.apply(params, *arguments[:2], positions=arguments[2], segments=arguments[3], **how)
   mapped = jax.shard_map(apply, mesh=mesh, in_specs=(jax.P(), cut, cut, cut, cut), out_specs=cut, check_vma=False)
   return jax.jit(mapped)(params, *arguments)
@@ -60,23 +60,26 @@ def over_two(model, *arguments, **how):
 positions = np.sort(np.random.default_rng(1).integers(0, 500, (1, 128)).astype(np.int32))
 segments = np.repeat(np.int32([[0, 1, 2]]), [50, 40, 38], axis=1)
 given = tokens[:, :-1], tokens[:, 1:], positions, segments
-one = whole.apply(params, *given[:2], positions=positions, segments=segments)
-np.testing.assert_allclose(over_two(pieces, *given), one, atol=1e-5)
-for scored in (20, 100):  # less and more than a piece has
-  np.testing.assert_allclose(over_two(pieces, *given, scored=scored), one[:, -scored:], atol=1e-5)
+for whole in (alibi, alibi.clone(encoding=gates, num_heads=4)):
+  params = whole.init(jax.random.key(0), tokens[:, :8])
+  pieces = whole.clone(context="context")
+  one = whole.apply(params, *given[:2], positions=positions, segments=segments)
+  np.testing.assert_allclose(over_two(pieces, params, *given), one, atol=1e-5)
+  for scored in (20, 100):  # less and more than a piece has
+    np.testing.assert_allclose(over_two(pieces, params, *given, scored=scored), one[:, -scored:], atol=1e-5)
+pieces = alibi.clone(context="context")
 refused = {
   "shared evenly by 2 devices": (pieces, {"scored": 21}),
-  "a sequence cannot be cut over 2 devices: Forgetting sums over its tokens; evaluate on one": (
-    pieces.clone(encoding=encodings.make("forgetting")),
-    {},
-  ),
   "3 heads and 3 key heads cannot be dealt out evenly": (pieces.clone(num_heads=3, head_dim=8), {}),
   "has no cache and no last token": (pieces, {"last": True}),
-  "DAPE mixes the heads": (pieces.clone(encoding=encodings.make("dape")), {}),
+  "a sequence cannot be cut over 2 devices: DAPE mixes the heads, which are dealt out for the attention; evaluate on one": (
+    pieces.clone(encoding=encodings.make("dape")),
+    {},
+  ),
 }
 for message, (model, how) in refused.items():
   try:
-    over_two(model, *given, **how)
+    over_two(model, params, *given, **how)
   except ValueError as error:
     assert message in str(error), error
   else:
@@ -94,7 +97,7 @@ print("equal")
 @pytest.mark.slow
 def test_eight_devices_equal_one():
   environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-  # the encodings act on queries and keys, on scores by distance, on whole rows of scores, and on the input
-  command = [sys.executable, "-c", PROGRAM, "rope", "kerple", "cope", "sinusoidal"]
+  # the encodings act on queries and keys, on scores by distance, on whole rows of scores, on the input, and by sums over tokens
+  command = [sys.executable, "-c", PROGRAM, "rope", "kerple", "cope", "sinusoidal", "forgetting"]
   done = subprocess.run(command, env={**environment, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}, capture_output=True, text=True)
   assert done.returncode == 0 and done.stdout.strip() == "equal", done.stderr[-3000:]
