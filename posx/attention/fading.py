@@ -2,7 +2,8 @@
 
 A query sees its own key, so the largest score of its row is at least that one. By Cauchy and Schwarz no other score exceeds the
 norms' product, and what the bias adds is bounded tile by tile. Where the two are further apart than float32 can tell a weight from
-0, the tile changes nothing, in neither pass: the result is the same to the last bit, for any queries and keys.
+0, the tile changes nothing, in neither pass: the result is the same to the last bit, for any queries and keys. Values are not looked at:
+an infinite one, of weight 0, makes no NaN here, and one of 1e30 does not show what rounding left of its weight.
 
 With the slopes of ALiBi most heads see a few hundred to a few thousand tokens in this sense, which is most of the work at 32,768.
 

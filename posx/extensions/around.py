@@ -98,6 +98,9 @@ class Around(Encoding):
   def on_scores(self, p, scores, q, k, q_pos, k_pos):
     return self.inner.on_scores(p, scores, q, k, q_pos, k_pos)
 
+  def separable(self, p, q_pos, k_pos):
+    return self.inner.separable(p, q_pos, k_pos)
+
   def on_values(self, p, weights, q_pos, k_pos):
     return self.inner.on_values(p, weights, q_pos, k_pos)
 

@@ -68,6 +68,9 @@ class Interpolated(Around):
       return scores + self.bias(p, q_pos[:, None] - k_pos[None, :])
     return self.inner.on_scores(p, scores, q, k, *self._nearby(q_pos, k_pos, p))
 
+  def separable(self, p, q_pos, k_pos):
+    return self.inner.separable(p, *self._nearby(q_pos, k_pos, p))
+
   def on_values(self, p, weights, q_pos, k_pos):
     return self.inner.on_values(p, weights, *self._nearby(q_pos, k_pos, p))
 

@@ -5,17 +5,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posx import encodings
-from posx.attention import fading
+from posx import encodings, extensions
+from posx.attention import attend, fading
 from posx.encodings.combine import Chain
+from posx.errors import UserError
 
 BLOCK = (16, 16)
+QUICK = {"xla_backend_optimization_level": 0}
 FADING = {
   "alibi": encodings.make("alibi"),
   "rope and alibi": Chain((encodings.make("rope"), encodings.make("alibi"))),
   "forgetting": encodings.make("forgetting"),
   "cable": encodings.make("cable"),
   "power": encodings.make("kerple", kernel="power"),
+  "interpolated alibi": extensions.apply(extensions.make("pi", factor=1.5), encodings.make("alibi")),
+  "alibi with log n": extensions.apply(extensions.make("log_n"), encodings.make("alibi")),
   "alibi and t5": Chain((encodings.make("alibi"), encodings.make("t5"))),
 }
 
@@ -77,6 +81,30 @@ def test_equals_the_textbook(problem, name):
   p, params = steep(problem, FADING[name])
   textbook = p.solve(FADING[name], params, plan="dense")
   p.compare(p.solve(FADING[name], params, block=BLOCK), p.exact(FADING[name], params), 4e-6, textbook)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", extensions.CATALOGUE)
+def test_under_every_extension(problem, name):
+  """What is a product, and may be extended so, by tiles and by a kernel's channels: both are the textbook."""
+  for inner in (encodings.make("alibi"), Chain((encodings.make("rope"), encodings.make("alibi"))), encodings.make("forgetting")):
+    try:
+      encoding = extensions.apply(extensions.make(name), inner)
+    except UserError:
+      continue
+    p, params = steep(problem, encoding, batch=1)
+
+    def output(plan, block=None, *, p=p, params=params, encoding=encoding):
+      how = {**p.how, "encoding": encoding, "params": params, "dims": p.dims, "plan": plan, "block": block}
+      run = lambda q, k, v: attend(q, k, v, **how, **p.features(encoding, params, **p.how))
+      return jax.jit(run, compiler_options=QUICK)(*p.arrays)
+
+    expected = output("dense")
+    np.testing.assert_allclose(output("tiled", BLOCK), expected, atol=2e-5)
+    try:
+      np.testing.assert_allclose(output("fused"), expected, atol=1e-3)  # sums of gates near -1,000 are one float32 there
+    except ValueError as error:
+      assert "plan='fused' does not serve this" in str(error)
 
 
 def test_every_weight_that_is_left_out_is_nothing(problem, skipped):
