@@ -95,11 +95,11 @@ def torch_runs(args, length: int, bias: Literal["none", "ready", "made"], apart:
   import torch
   import torch.nn.functional as F
 
-  import posx
+  from posx.encodings import alibi
 
   torch.set_num_threads(len(os.sched_getaffinity(0)))
   q, k, v, g = torch_inputs(args, length, apart)
-  slopes = torch.from_numpy(np.array(posx.encodings.alibi.slopes(args.heads)))
+  slopes = torch.from_numpy(np.array(alibi.slopes(args.heads)))
 
   def array():
     distance = (torch.arange(length)[:, None] - torch.arange(length)[None]).float()
@@ -128,9 +128,9 @@ def flex_run(args, length: int):
   import torch
   from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-  import posx
+  from posx.encodings import alibi
 
-  slopes = torch.from_numpy(np.array(posx.encodings.alibi.slopes(args.heads)))
+  slopes = torch.from_numpy(np.array(alibi.slopes(args.heads)))
   q, k, v, _ = torch_inputs(args, length)
   mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device="cpu")
   compiled = torch.compile(flex_attention)
@@ -253,7 +253,7 @@ def table(args, found: dict) -> list[tuple[str, str]]:
 
 
 NOTE = """ALiBi is counted as if it did all of the causal half. It does less: tiles in which every weight is 0 in float32 are left out
-(`posx/attention/fading.py`), with the same result to the last bit; how many depends on slopes, lengths and scores, which are normal here.
+(`posx/attention/fading.py`), with the same result; how many depends on slopes, lengths and scores, which are normal here.
 "no encoding" leaves nothing out."""
 
 
