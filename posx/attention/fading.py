@@ -33,7 +33,7 @@ _ROUNDING = 1.0001
 
 def without(spec: Spec, head: Head) -> Head:
   """The head with the bounds of the tiles that weigh something."""
-  if spec.encoding.uses("separable"):
+  if spec.encoding.form != "distance":
     return _cut_off(head, _skipped(spec, head, _of_product(spec, head)))
   # a bias of small range costs no more than this look at it
   more = _of_distance(spec, head)

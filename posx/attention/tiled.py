@@ -71,7 +71,7 @@ def attention(
   inside = u % size[1] == 0 or (causal and offset + t <= u)  # no query comes after the padding of the last tile
   covered = tabled and inside and q_segments is None and not isinstance(window, Sight)
   # Heads that take turns may each have their own tiles; every query must see its own key, which the largest score is at least.
-  low = hook in ("separable", "distance") or encoding.uses("separable")
+  low = encoding.form == "distance" or encoding.uses("separable")
   fading = cpu and low and consecutive and causal and 0 <= offset <= u - t and not isinstance(window, Sight)
   spec = Spec(encoding, size, scale, causal, window, offset, u, q_segments is not None, tabled, covered, fading, cpu)
   q, k, v = (jnp.moveaxis(x, 1, 2) for x in (q, k, v))
