@@ -149,7 +149,8 @@ class Encoding:
   def separable(self, p: Arrays, q_pos: jax.Array, k_pos: jax.Array) -> tuple[jax.Array, jax.Array]:
     """float32 [t r], [u r] of one head whose products are what the score hook adds, up to a number of the row.
 
-    For keys at or behind the query. Overridden where r is small: attention kernels without a bias can then serve the encoding.
+    For keys at or behind the query. Overridden where r is small: attention kernels without a bias can then serve the encoding, and
+    far keys whose weights must be 0 are known before their scores are made.
     """
     raise NotImplementedError("an encoding whose score hook is no product has no channels to give")
 

@@ -71,8 +71,12 @@ def test_the_same_to_the_last_bit(problem, every_tile, skipped, name, layout):
   found = p.solve(encoding, params, **how)
   jax.effects_barrier()
   assert sum(x.sum() for x in skipped) > 0
+  skipped.clear()
   every_tile()
-  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(p.solve(encoding, params, **how)), strict=True):
+  whole = p.solve(encoding, params, **how)
+  jax.effects_barrier()
+  assert skipped and sum(x.sum() for x in skipped) == 0
+  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(whole), strict=True):
     np.testing.assert_array_equal(a, b)
 
 
@@ -87,11 +91,13 @@ def test_equals_the_textbook(problem, name):
 @pytest.mark.parametrize("name", extensions.CATALOGUE)
 def test_under_every_extension(problem, name):
   """What is a product, and may be extended so, by tiles and by a kernel's channels: both are the textbook."""
+  served = 0
   for inner in (encodings.make("alibi"), Chain((encodings.make("rope"), encodings.make("alibi"))), encodings.make("forgetting")):
     try:
       encoding = extensions.apply(extensions.make(name), inner)
     except UserError:
       continue
+    served += 1
     p, params = steep(problem, encoding, batch=1)
 
     def output(plan, block=None, *, p=p, params=params, encoding=encoding):
@@ -102,9 +108,12 @@ def test_under_every_extension(problem, name):
     expected = output("dense")
     np.testing.assert_allclose(output("tiled", BLOCK), expected, atol=2e-5)
     try:
-      np.testing.assert_allclose(output("fused"), expected, atol=1e-3)  # sums of gates near -1,000 are one float32 there
+      by_channels = output("fused")
     except ValueError as error:
       assert "plan='fused' does not serve this" in str(error)
+    else:  # sums of gates near -1,000 are one float32 there
+      np.testing.assert_allclose(by_channels, expected, atol=1e-3 if encoding.uses("features") else 2e-5)
+  assert served or name not in ("pi", "window", "log_n", "ssmax", "llama4")
 
 
 def test_every_weight_that_is_left_out_is_nothing(problem, skipped):
@@ -131,34 +140,37 @@ def test_every_weight_that_is_left_out_is_nothing(problem, skipped):
 def test_a_far_key_that_outweighs_the_bias(problem, skipped):
   """What matters is not the distance: a query that looks for the first key finds it, however steep the slope."""
   encoding = encodings.make("alibi")
-  p = problem(200, heads=4, batch=1)
-  q, k, _ = p.arrays
-  q[:, -1], k[:, 0] = 40, 40  # a score of 6,400
-  p.compare(p.solve(encoding, {}, block=BLOCK), p.exact(encoding, {}), 2e-6)
-  jax.effects_barrier()
-  assert all(count[-1] == 0 for count in skipped)
+  p = problem(800, heads=8, batch=1)
+  q, k, v = p.arrays
+  q[:, -1], k[:, 0] = 40, 20  # a score of 3,200
   out = p.solve(encoding, {}, block=BLOCK)[0]
-  np.testing.assert_allclose(out[:, -1], p.arrays[2][:, 0], rtol=1e-6)
+  jax.effects_barrier()
+  assert all(count[-1] == 0 for count in skipped) and any(count[-2] > 0 for count in skipped)
+  np.testing.assert_allclose(out[:, -1], v[:, 0], rtol=1e-6)
+  np.testing.assert_allclose(out, p.solve(encoding, {}, plan="dense")[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_key_that_is_no_number_is_not_hidden(problem, skipped, bad):
-  p = problem(200, heads=4, batch=1)
+  p = problem(400, heads=8, batch=1)
+  p.solve(encodings.make("alibi"), {}, block=BLOCK)
+  jax.effects_barrier()
+  assert sum(x.sum() for x in skipped) > 0
+  skipped.clear()
   p.arrays[1][:, 0] = bad
   out = p.solve(encodings.make("alibi"), {}, block=BLOCK)[0]
   jax.effects_barrier()
-  assert not np.isfinite(out[:, -1]).any() and all((count == 0).all() for count in skipped)
+  assert not np.isfinite(out[:, -1]).any() and skipped and all((count == 0).all() for count in skipped)
 
 
 def test_queries_whose_own_key_is_hidden_keep_their_tiles(problem, skipped):
-  """The first tiles' own keys belong to another document; the largest score of a row is unknown then."""
-  p = problem(200, heads=4, batch=1)
-  mine, theirs = np.zeros(200, int), np.repeat([0, 1], [100, 100])
-  how = {"q_segments": mine, "k_segments": theirs}
+  """The keys of the second half belong to another document: their queries see far keys alone, which weigh everything."""
+  p = problem(400, heads=8, batch=1)
+  how = {"q_segments": np.zeros(400, int), "k_segments": np.repeat([0, 1], [160, 240])}
   encoding = encodings.make("alibi")
   p.compare(p.solve(encoding, {}, block=BLOCK, **how), p.exact(encoding, {}, **how), 2e-6)
   jax.effects_barrier()
-  assert all((count[6:] == 0).all() for count in skipped)
+  assert skipped and all((count[10:] == 0).all() for count in skipped)
 
 
 @pytest.mark.parametrize("how", [{"causal": False}, {"q_positions": np.arange(200) - 1}, {"k_positions": 2 * np.arange(200)}])
